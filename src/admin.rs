@@ -82,7 +82,7 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     let main = r.main_conf();
     let limit = main.and_then(|main| main.limit(management.limit.name));
     let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
-    let timeout = r.location_conf().map(|conf| conf.policy().timeout.saturating_mul(MILLISECOND));
+    let timeout = r.location_conf().map(|conf| conf.policy.timeout.saturating_mul(MILLISECOND));
     let bound = limit.and_then(LimitConf::bound);
     let (Some(bound), Some(driver), Some(timeout)) = (bound, driver, timeout) else {
         return Ok(INTERNAL_ERROR);
@@ -123,7 +123,7 @@ fn redis_key<'k>(limit: &Bound, key: &'k [u8]) -> Cow<'k, [u8]> {
 fn most_rejected(r: Request<'_>, limit: &str) -> Vec<TopKey> {
     let Some(main) = r.main_conf() else { return Vec::new() };
     let has_hmac = main.limit(limit).is_some_and(|limit| limit.key_hmac().is_some());
-    let mut keys = main.top().map(|top| top.list(limit)).unwrap_or_default();
+    let mut keys = main.top.get().map(|top| top.list(limit)).unwrap_or_default();
     for it in keys.iter_mut().filter(|_| has_hmac) {
         let shown = shortened_hmac(&it.key).to_string();
         it.key = shown.into_bytes();
@@ -140,7 +140,7 @@ fn update_machine(
 ) -> Result<ClientState, Error> {
     let main = r.main_conf();
     let limit = main.and_then(|main| main.limit(management.limit.name)?.bound());
-    let shared = main.and_then(|main| main.shared());
+    let shared = main.and_then(|main| main.shared.get());
     let Some((shared, limit)) = shared.zip(limit) else { return outcome };
     let client = shared.client_digest(limit.fingerprint, &redis_key(limit, &management.key));
     if management.change != Change::Look {
@@ -161,7 +161,7 @@ fn change_for_log<'r>(
     let limit = management.limit.name;
     let conf = r.main_conf().and_then(|main| main.limit(limit)?.bound());
     let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
-    let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy().log_key);
+    let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy.log_key);
     let key = match (log_key, conf.and_then(|conf| conf.key_hmac())) {
         (LogKey::On, _) => ShownKey::Own(&management.key),
         (LogKey::Hmac, Some(_)) => ShownKey::Hmac(&stored),

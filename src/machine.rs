@@ -24,7 +24,7 @@ pub(crate) type Decisions<'r> = request::Decisions<'r, Shared>;
 /// The memory that the workers of this machine share.
 pub(crate) fn memory() -> Option<&'static Shared> {
     // SAFETY: a worker has a cycle.
-    unsafe { Module::main_conf(&*ngx_cycle)?.shared() }
+    unsafe { Module::main_conf(&*ngx_cycle)?.shared.get() }
 }
 
 /// A request at the client of its store.

@@ -46,7 +46,7 @@ fn respond(r: Request<'_>) -> Result<ngx_int_t, OutOfMemory> {
 /// available too. `None` if `?format=` names no form.
 fn form(r: Request<'_>, conf: &LocationConf) -> Option<PageForm> {
     let requested = r.argument("format").map(PageForm::from_name);
-    match (conf.policy().page, requested) {
+    match (conf.policy.page, requested) {
         (Some(PageForm::Html), Some(Some(PageForm::Json))) => Some(PageForm::Json),
         (Some(fixed), _) => Some(fixed),
         (None, Some(requested)) => requested,
@@ -56,7 +56,7 @@ fn form(r: Request<'_>, conf: &LocationConf) -> Option<PageForm> {
 
 /// All counters; empty if there is no limit.
 fn snapshot(r: Request<'_>) -> Snapshot {
-    let shared = r.main_conf().and_then(|main| main.shared());
+    let shared = r.main_conf().and_then(|main| main.shared.get());
     Snapshot {
         version: env!("CARGO_PKG_VERSION"),
         nginx: NGINX_VERSION.to_str().unwrap_or_default(),

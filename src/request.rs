@@ -20,7 +20,6 @@ use rate_limit_core::text::log::{Excess, ShownKey};
 
 use crate::answer;
 use crate::clock::monotonic_micros;
-use crate::conf::MainConf;
 use crate::context::{Context, Stage};
 use crate::log::{Decided, Log, admits, cycle_log, debug, log};
 use crate::machine::{Evaluated, LimitedRequest, memory};
@@ -93,7 +92,7 @@ fn begin(r: Request<'_>, phase: Phase) -> Step {
     };
     debug!(r.log(), "limits to charge: {}", evaluated.len());
     let now = monotonic_micros();
-    let Ok(context) = Context::create(r, phase, conf.policy(), evaluated, now) else {
+    let Ok(context) = Context::create(r, phase, &conf.policy, evaluated, now) else {
         return Step::INTERNAL_ERROR;
     };
     if let Some(effect) = unusable {
@@ -198,7 +197,7 @@ fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
             }
         }
         Status::Rejected | Status::ErrorRejected => {
-            if let Some(top) = r.main_conf().and_then(MainConf::top) {
+            if let Some(top) = r.main_conf().and_then(|main| main.top.get()) {
                 top.count(&context.request);
             }
             answer::reject(r, &context.request)

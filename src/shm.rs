@@ -102,7 +102,7 @@ unsafe extern "C" fn on_mapped(zone: *mut ngx_shm_zone_t, _old: *mut c_void) -> 
     // SAFETY: NGINX passes a zone that was added with this function, and stays mapped.
     unsafe {
         Zone::on_mapped(zone, |conf, zone| {
-            Shared::open(zone).is_some_and(|shared| conf.on_mapped(shared))
+            Shared::open(zone).is_some_and(|shared| conf.shared.set(shared).is_ok())
         })
     }
 }

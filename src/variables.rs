@@ -89,7 +89,7 @@ unsafe fn put(
 
 fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
     let default = || Policy::default().prefixes();
-    let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy().prefixes());
+    let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy.prefixes());
     match r.address() {
         Address::Ip(IpAddr::V4(_), text) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
         Address::Ip(address, _) => Ok(value_of(r, Some(r.copy(&prefixes.key(address))?))),

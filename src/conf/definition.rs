@@ -127,10 +127,10 @@ impl Definitions {
                 let shown = |index| stores.get(index).map(|store: &Store| store.shown().to_owned());
                 Err(BindError::Rebound {
                     name,
-                    place: limit.place().to_owned(),
+                    place: limit.place.clone(),
                     store: shown(index).unwrap_or_default(),
                     other: shown(other).unwrap_or_default(),
-                    first: first.place().to_owned(),
+                    first: first.place.clone(),
                 })
             }
             _ => Ok(()),

@@ -50,10 +50,10 @@ pub(crate) struct MainConf {
     pub(crate) passes: HashSet<&'static str>,
     /// The locations that are the admin interface.
     pub(crate) admins: Vec<AdminLocation>,
-    /// The shared memory, once it is mapped.
-    shared: OnceCell<Shared>,
-    /// The keys that were rejected most, once their memory is mapped.
-    top: OnceCell<TopZone>,
+    /// The memory that the workers of this machine share, once it is mapped: in a worker it always is.
+    pub(crate) shared: OnceCell<Shared>,
+    /// The keys that were rejected most, if they are kept, once their memory is mapped.
+    pub(crate) top: OnceCell<TopZone>,
 }
 
 /// Limits of a server that only apply outside of any location.
@@ -79,7 +79,7 @@ pub(crate) struct AdminLocation {
 impl MainConf {
     /// Connects to every store that requests will use.
     pub(crate) fn connect(&'static self) {
-        for store in self.stores.iter().filter(|store| store.is_used()) {
+        for store in self.stores.iter().filter(|store| store.is_used) {
             if let Some(driver) = self.driver_of(store) {
                 driver.start();
             }
@@ -94,7 +94,7 @@ impl MainConf {
 
     /// Counts as lost what this worker has not settled.
     pub(crate) fn give_up(&self) {
-        self.shared().into_iter().for_each(Shared::give_up);
+        self.shared.get().into_iter().for_each(Shared::give_up);
     }
 
     /// This worker's client of the store of this index.
@@ -104,7 +104,7 @@ impl MainConf {
 
     fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
         // Without memory there is no limit.
-        self.shared().map(|shared| store.driver(&self.scripts, *shared))
+        self.shared.get().map(|shared| store.driver(&self.scripts, *shared))
     }
 
     /// The limits that apply to requests.
@@ -117,19 +117,9 @@ impl MainConf {
         self.definitions.limit(name)
     }
 
-    /// The memory that the workers of this machine share: in a worker it is always there.
-    pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.get()
-    }
-
-    /// The keys that were rejected most, if they are kept.
-    pub(crate) fn top(&self) -> Option<&TopZone> {
-        self.top.get()
-    }
-
     /// Registers this worker in the shared memory, and every limit, even if it has no requests yet.
     pub(crate) fn register(&self) {
-        if let Some(shared) = self.shared() {
+        if let Some(shared) = self.shared.get() {
             // SAFETY: set by NGINX before it runs any hook of a process.
             let worker = unsafe { ngx_worker };
             shared.set_worker(worker, std::process::id());
@@ -146,7 +136,7 @@ impl MainConf {
             shared.give_up();
             shared.count_lost();
         }
-        if let Some(top) = self.top() {
+        if let Some(top) = self.top.get() {
             top.register(self.definitions.names());
         }
     }
@@ -164,16 +154,6 @@ impl MainConf {
     pub(crate) fn top_size(&self) -> Option<(usize, usize)> {
         let n = self.top_keys.filter(|n| *n > 0 && self.definitions.are_bound())?;
         Some((n, self.definitions.names().count()))
-    }
-
-    /// The memory of the keys that were rejected most is mapped. Returns whether it was not yet.
-    pub(crate) fn on_top_mapped(&self, top: TopZone) -> bool {
-        self.top.set(top).is_ok()
-    }
-
-    /// The shared memory is mapped. Returns whether it was not yet.
-    pub(crate) fn on_mapped(&self, shared: Shared) -> bool {
-        self.shared.set(shared).is_ok()
     }
 
     /// The index of the store of this URL or name.
@@ -258,8 +238,9 @@ pub(crate) struct LocationConf {
     pub(crate) page: ngx_http_handler_pt,
     /// The policy values that the directives of this level set.
     pub(crate) level: PolicyLevel,
-    /// The policy that applies, once the values of the levels above are known.
-    policy: Policy,
+    /// The policy that applies to requests besides their limits and the store, once the values of the levels above are
+    /// known.
+    pub(crate) policy: Policy,
 }
 
 /// The store of `rate_limit_redis_pass`.
@@ -276,7 +257,7 @@ impl LocationConf {
     pub(crate) fn limits(&self, phase: Phase) -> &[Rc<LimitConf>] {
         let limits = self.limits.as_deref().unwrap_or_default();
         let (access, precontent) =
-            limits.split_at(limits.partition_point(|limit| limit.line().phase == Phase::Access));
+            limits.split_at(limits.partition_point(|limit| limit.line.phase == Phase::Access));
         match phase {
             Phase::Access => access,
             Phase::Precontent => precontent,
@@ -286,11 +267,6 @@ impl LocationConf {
     /// Whether any limit applies.
     pub(crate) fn has_limits(&self) -> bool {
         self.limits.as_ref().is_some_and(|limits| !limits.is_empty())
-    }
-
-    /// The policy that applies to requests besides their limits and the store.
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.policy
     }
 
     /// Takes from the level above what this level does not set.

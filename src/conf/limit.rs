@@ -24,10 +24,11 @@ use crate::shm::{LimitRecord, Reservations, Shared, Sketch, TopZone};
 /// A limit as it was configured.
 pub(crate) struct LimitConf {
     /// The line as it is written.
-    directive: Directive<'static>,
-    line: LimitLine<'static, ComplexValue>,
+    pub(crate) directive: Directive<'static>,
+    /// The parameters of the line.
+    pub(crate) line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
-    place: String,
+    pub(crate) place: String,
     /// The part that all lines of the limit share.
     pub(crate) definition: Rc<Definition>,
     /// The values that depend on the store, once that is known.
@@ -73,24 +74,9 @@ impl LimitConf {
         Self { directive, line, place, definition, bound, record, reservations, sketch }
     }
 
-    /// The line as it is written.
-    pub(crate) fn directive(&self) -> &Directive<'static> {
-        &self.directive
-    }
-
-    /// The parameters of the line.
-    pub(crate) fn line(&self) -> &LimitLine<'static, ComplexValue> {
-        &self.line
-    }
-
     /// The name that identifies the limit.
     pub(crate) fn name(&self) -> &'static str {
         self.line.name
-    }
-
-    /// The place of the line: file and number.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
     }
 
     /// The limit as the admin interface needs it.
@@ -164,13 +150,13 @@ impl LimitConf {
         scripts: &Scripts,
     ) -> Result<(), BindError> {
         let name = self.name();
-        let head = Head::new(store.prefix(), name).ok_or_else(|| LimitError::name(name))?;
+        let head = Head::new(&store.keys.prefix, name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
             let known_quota = self.line.known_quota.map(|quota| self.definition.corrected(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
             let template = Rc::new(scripts.template(head, known));
-            let key_hmac = store.key_hmac().cloned();
+            let key_hmac = store.keys.hmac.clone();
             Bound { store: index, template, key_hmac, fingerprint, known_quota }
         });
         Ok(())

@@ -17,14 +17,15 @@ use crate::shm::Shared;
 pub(crate) struct Store {
     /// The value of `rate_limit_redis_pass`: the URL, or the name of the block.
     reference: String,
-    keys: Keys,
+    /// The form of clients' keys in Redis.
+    pub(crate) keys: Keys,
     config: Config,
     /// The settings of TLS, if the servers are at `rediss://`.
     tls: Option<Rc<Tls>>,
     /// The path of the file that has the password, if one has.
     password_file: Option<String>,
     /// Whether requests will use it.
-    is_used: bool,
+    pub(crate) is_used: bool,
     /// How its limits are counted.
     variants: Vec<Variant>,
     /// Whether any command may be about several limits, or about leases.
@@ -76,29 +77,9 @@ impl Store {
         &self.config.store
     }
 
-    /// The beginning of every Redis key.
-    pub(super) fn prefix(&self) -> &str {
-        &self.keys.prefix
-    }
-
-    /// The HMAC of clients' keys in Redis, if there is one.
-    pub(crate) fn key_hmac(&self) -> Option<&Rc<KeyHmac>> {
-        self.keys.hmac.as_ref()
-    }
-
     /// Whether it is a Redis Cluster.
     pub(super) fn is_cluster(&self) -> bool {
         self.config.kind == Kind::Cluster
-    }
-
-    /// Whether requests will use it.
-    pub(super) fn is_used(&self) -> bool {
-        self.is_used
-    }
-
-    /// Marks the store as one that requests will use.
-    pub(crate) fn mark_used(&mut self) {
-        self.is_used = true;
     }
 
     /// Lets requests wait for the store for `timeout` ms.
@@ -112,7 +93,7 @@ impl Store {
         let list: Vec<_> = limits.iter().map(|limit| limit.variant()).collect();
         self.variants.extend(&list);
         self.has_several |= list.len() > 1 || (has_leases && !list.is_empty());
-        if limits.iter().all(|limit| limit.line().is_plain()) && !self.lists.contains(&list) {
+        if limits.iter().all(|limit| limit.line.is_plain()) && !self.lists.contains(&list) {
             self.lists.push(list);
         }
     }

@@ -20,11 +20,11 @@ pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<()
     }
     let limit = read(reader)?;
     let limits = conf.limits.get_or_insert_default();
-    let others = limits.iter().map(|other| (other.directive(), other.place()));
+    let others = limits.iter().map(|other| (&other.directive, other.place.as_str()));
     if let Some(doubt) = twice(&reader.line, limit.name(), others) {
         reader.cf.warn(doubt);
     }
-    let index = limits.partition_point(|other| other.line().phase <= limit.line().phase);
+    let index = limits.partition_point(|other| other.line.phase <= limit.line.phase);
     limits.insert(index, Rc::new(limit));
     Ok(())
 }

@@ -94,14 +94,14 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
     let is_outside = cf.only_passes_on();
     let main = reader::main(cf)?;
     let store = main.store_mut(index).ok_or(BindError::NoStore)?;
-    store.allow_timeout(conf.policy().timeout);
+    store.allow_timeout(conf.policy.timeout);
     if !is_outside {
-        store.mark_used();
+        store.is_used = true;
         check_log_key(conf, store)?;
     }
-    let has_leases = conf.policy().lease > 0;
+    let has_leases = conf.policy.lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
-        limits.iter().for_each(|limit| limit.definition.note_policy(conf.policy()));
+        limits.iter().for_each(|limit| limit.definition.note_policy(&conf.policy));
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
             false => main.bind(limits, index, has_leases)?,
@@ -113,8 +113,8 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
 /// Refuses to log HMACs of keys where the store has none.
 fn check_log_key(conf: &LocationConf, store: &Store) -> Result<(), ConfError> {
     match conf.limits.iter().flatten().next() {
-        Some(limit) if conf.policy().log_key == LogKey::Hmac && store.key_hmac().is_none() => {
-            let (place, store) = (limit.place().to_owned(), store.shown().to_owned());
+        Some(limit) if conf.policy.log_key == LogKey::Hmac && store.keys.hmac.is_none() => {
+            let (place, store) = (limit.place.clone(), store.shown().to_owned());
             Err(ConfError::NoKeyHmac { limit: limit.name(), place, store })
         }
         _ => Ok(()),
@@ -136,10 +136,10 @@ fn note_unleased(cf: &mut Conf, conf: &LocationConf) -> Result<(), ConfError> {
         .limits
         .iter()
         .flatten()
-        .find(|limit| conf.policy().lease > 0 && !limit.line().algorithm.has_leases());
+        .find(|limit| conf.policy.lease > 0 && !limit.line.algorithm.has_leases());
     let Some(limit) = unleased else { return Ok(()) };
     if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
-        let (name, algorithm) = (limit.name(), limit.line().algorithm.name());
+        let (name, algorithm) = (limit.name(), limit.line.algorithm.name());
         cf.note(format_args!(
             "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
              such as \"{name}\""

@@ -44,7 +44,7 @@ pub(super) fn expect_precontent(r: Request<'_>) -> Result<(), OutOfMemory> {
         None if may_see_error_page(r) => {
             let Some(conf) = r.location_conf() else { return Ok(()) };
             let now = monotonic_micros();
-            Context::create(r, Phase::Precontent, conf.policy(), &[], now)?.expect(ahead(r));
+            Context::create(r, Phase::Precontent, &conf.policy, &[], now)?.expect(ahead(r));
         }
         None => {}
     }

@@ -74,11 +74,11 @@ fn evaluate_one<'r>(
         Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
         Err(EvaluateError::Unusable(error)) => {
             unusable(r.log(), &error, limit.name());
-            return Err(Unevaluated::Unusable(limit.line().effect));
+            return Err(Unevaluated::Unusable(limit.line.effect));
         }
     };
     let client = shared.client_digest(bound.fingerprint, key);
-    let (effect, digest) = (limit.line().effect, Digest::new(client, quota));
+    let (effect, digest) = (limit.line.effect, Digest::new(client, quota));
     let (quota, digest, own) = match quota.has_override() {
         true => find_own(r, client, (quota, digest), shared)?,
         false => (quota, digest, None),
@@ -115,7 +115,7 @@ pub(super) fn count_undecided(
     let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
     for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
         if limit.key(r).is_ok_and(|key| !key.is_empty()) {
-            limit.record(shared).count_request(match limit.line().effect {
+            limit.record(shared).count_request(match limit.line.effect {
                 Effect::Enforced => status,
                 Effect::DryRun => Status::ErrorPassed,
             });

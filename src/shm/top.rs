@@ -67,7 +67,7 @@ unsafe extern "C" fn on_mapped(zone: *mut ngx_shm_zone_t, _old: *mut c_void) -> 
     unsafe {
         Zone::on_mapped(zone, |conf, zone| {
             let top = TopZone::open(zone, conf.top_keys.unwrap_or(0));
-            top.is_some_and(|top| conf.on_top_mapped(top))
+            top.is_some_and(|top| conf.top.set(top).is_ok())
         })
     }
 }
