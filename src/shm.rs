@@ -19,6 +19,7 @@ use rate_limit_core::lease::table::LeaseBucket;
 use rate_limit_core::table::Table;
 use rate_limit_core::text::metrics::{self, MemoryMetrics, NodeMetrics, Snapshot};
 
+use crate::clock::unix_micros;
 use crate::nginx::Conf;
 
 mod machine;
@@ -186,9 +187,10 @@ impl Shared {
             .map_or_else(|| NodeEntry::Own(Box::default()), NodeEntry::Shared)
     }
 
-    /// Runs `act` with the table, under the lock. If a worker has died while it changed the table, the
-    /// table is emptied first: its content may be torn.
-    fn with_table<T>(&self, act: impl FnOnce(&mut Table<'_>) -> T) -> T {
+    /// Runs `act` with the table, under the lock, and with the Unix time in µs. That is taken under the lock too: a worker
+    /// that waits for it would otherwise take the table back to a time before the one at which another has changed it. If a
+    /// worker has died while it changed the table, the table is emptied first: its content may be torn.
+    fn with_table<T>(&self, act: impl FnOnce(&mut Table<'_>, u64) -> T) -> T {
         self.zone.locked(|| {
             // SAFETY: these words are in the zone, and they are only used under the lock.
             let words =
@@ -199,7 +201,7 @@ impl Shared {
             }
             // Other processes must see the writes in this order, even if this one dies in between.
             fence(Ordering::SeqCst);
-            let result = act(&mut table);
+            let result = act(&mut table, unix_micros());
             fence(Ordering::SeqCst);
             self.header.changing.store(0, Ordering::SeqCst);
             result
@@ -285,7 +287,7 @@ impl Shared {
     }
 
     fn memory(&self) -> MemoryMetrics {
-        let usage = self.with_table(|table| table.usage());
+        let usage = self.with_table(|table, _| table.usage());
         let free = usage.free_bytes();
         MemoryMetrics {
             used: (self.zone.size() as u64).saturating_sub(free),

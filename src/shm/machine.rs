@@ -15,10 +15,11 @@ use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::LeaseUnits;
 use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{Evaluated, Machine, NoRoom};
+use rate_limit_core::table::Table;
 
 use super::Shared;
 use super::worker::{may_be_living, process_id};
-use crate::clock::{monotonic_micros, unix_micros};
+use crate::clock::monotonic_micros;
 use crate::conf::LimitConf;
 use crate::machine::Submission;
 
@@ -120,8 +121,7 @@ impl Machine for Shared {
         };
         let mut charges: LocalCharges<'_> =
             limits.iter().map(|limit| (limit.charge, blocked_for(limit))).collect();
-        let now = unix_micros();
-        self.with_table(|table| local::decide(table, now, mode, &mut charges));
+        self.with_table(|table, now| local::decide(table, now, mode, &mut charges));
         for (limit, charge) in limits.iter().zip(charges.iter()) {
             self.regains_in(limit, charge.reset());
         }
@@ -134,8 +134,7 @@ impl Machine for Shared {
     }
 
     fn give_back(&self, charges: &mut LocalCharges<'_>) {
-        let now = unix_micros();
-        self.with_table(|table| local::give_back(table, now, charges));
+        self.with_table(|table, now| local::give_back(table, now, charges));
     }
 
     // The changes to clients.
@@ -215,8 +214,8 @@ impl Shared {
         charge: &LocalCharge<'_>,
         change: i64,
     ) {
-        let now = unix_micros();
-        if let Some(reset) = self.with_table(|table| local::settle(table, now, charge, change)) {
+        let settle = |table: &mut Table<'_>, now| local::settle(table, now, charge, change);
+        if let Some(reset) = self.with_table(settle) {
             self.regains_in(limit, reset);
         }
     }
@@ -257,8 +256,7 @@ impl Shared {
         if !self.may_have_charges(monotonic_micros()) {
             return state;
         }
-        let now = unix_micros();
-        self.with_table(|table| local::change(table, client, now, change, (quota, own), state))
+        self.with_table(|table, now| local::change(table, client, now, change, (quota, own), state))
     }
 
     /// The override of the client of this digest, as far as it is known and has not ended.

@@ -50,6 +50,19 @@ fn workers_share_one_budget() {
     assert_eq!((response.decision(), quota(&response)), ("PASSED local", [50, 49, 3_600]));
 }
 
+/// Workers that wait for each other do not take the log of a client back in time: all of it would be of now then, and so
+/// count for longer. A client that sends half of what it may has nothing rejected.
+#[test]
+fn workers_that_decide_at_once_make_no_log_last_longer() {
+    let limit = "a rate=2500r/1s algorithm=sliding_log";
+    let nginx = alone().workers(4).server(&location("/", limit)).start();
+    let load = Load::start(nginx.addr(), "/", 4);
+    sleep(Duration::from_secs(5));
+    let tally = load.stop();
+    assert!(tally.total() < 5 * 1_400, "more than half of what may pass: {tally:?}");
+    assert!(tally.failures.is_empty() && tally.of(200) == tally.total(), "{tally:?}");
+}
+
 /// Equal requests, at the same time, with a Redis and without.
 #[test]
 fn each_algorithm_gives_the_same_numbers() {
