@@ -40,10 +40,24 @@ rate_limit_redis_post_action(ngx_http_request_t *r)
 }
 
 
+ngx_uint_t
+rate_limit_redis_discard_body(ngx_http_request_t *r)
+{
+    return r->discard_body;
+}
+
+
 void
 rate_limit_redis_set_expect_tested(ngx_http_request_t *r)
 {
     r->expect_tested = 1;
+}
+
+
+void
+rate_limit_redis_disable_not_modified(ngx_http_request_t *r)
+{
+    r->disable_not_modified = 1;
 }
 
 

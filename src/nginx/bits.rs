@@ -14,7 +14,9 @@ unsafe extern "C" {
     fn rate_limit_redis_error_page(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_uri_changes(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_post_action(r: *mut ngx_http_request_t) -> ngx_uint_t;
+    fn rate_limit_redis_discard_body(r: *mut ngx_http_request_t) -> ngx_uint_t;
     fn rate_limit_redis_set_expect_tested(r: *mut ngx_http_request_t);
+    fn rate_limit_redis_disable_not_modified(r: *mut ngx_http_request_t);
     fn rate_limit_redis_hold(r: *mut ngx_http_request_t);
 }
 
@@ -47,6 +49,18 @@ impl Request<'_> {
     pub(crate) fn is_post_action(self) -> bool {
         // SAFETY: the function reads the main request of this one, which is valid.
         unsafe { rate_limit_redis_post_action(self.as_ptr()) != 0 }
+    }
+
+    /// Whether NGINX reads and discards the content of the request.
+    pub(super) fn discards_body(self) -> bool {
+        // SAFETY: the function reads the request, which is valid.
+        unsafe { rate_limit_redis_discard_body(self.as_ptr()) != 0 }
+    }
+
+    /// Has NGINX not answer 304 or 412 by preconditions of the request, such as `If-Match`.
+    pub(super) fn ignore_preconditions(self) {
+        // SAFETY: the function writes to the request, which is valid, and whose events run on this thread alone.
+        unsafe { rate_limit_redis_disable_not_modified(self.as_ptr()) };
     }
 
     /// Takes note that no "100 Continue" is to be sent any more.

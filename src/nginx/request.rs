@@ -181,6 +181,8 @@ impl<'r> Request<'r> {
         text: &str,
     ) -> Result<ngx_int_t, OutOfMemory> {
         let body = self.copy(text.as_bytes())?;
+        // What the text tells may have been done.
+        self.ignore_preconditions();
         let kind = ngx_str_t { data: content_type.as_ptr().cast_mut(), len: content_type.len() };
         // SAFETY: all zeroes but for the value is a complex value without variables. The text is in the pool of the
         // request, and the type is static. NGINX takes a type that is set already, and compares what is before its
@@ -313,7 +315,10 @@ impl Request<'_> {
             } else if ngx_handle_read_event(read, 0) != Status::NGX_OK.0 {
                 return Step::INTERNAL_ERROR;
             }
-            (*r).read_event_handler = Some(ngx_http_test_reading);
+            // What is left of a body goes on being discarded.
+            if !self.discards_body() {
+                (*r).read_event_handler = Some(ngx_http_test_reading);
+            }
         }
         Step::AGAIN
     }
@@ -336,6 +341,9 @@ impl Request<'_> {
 
     /// Stops watching the client: the following phases do that themselves. Returns whether it could.
     pub(crate) fn stop_watching(self) -> bool {
+        if self.discards_body() {
+            return true;
+        }
         // SAFETY: a request has a connection, and a connection has two events.
         unsafe {
             let r = self.as_ptr();

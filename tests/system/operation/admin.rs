@@ -68,6 +68,25 @@ fn refused(nginx: &Nginx, method: &str, query: &str, status: u16, sentence: &str
     assert_eq!((found, answer), (status, json!({ "error": sentence })), "{method} {query}");
 }
 
+/// NGINX would answer 412 or 304 when the change is made.
+#[test]
+fn a_change_is_answered_with_its_state_whatever_the_preconditions() {
+    let redis = Redis::start();
+    let nginx = five(&redis).start_connected(&redis);
+    assert_eq!(nginx.get("/?k=a").remaining(), Some(4));
+    let preconditions = [
+        ("If-Match", "\"x\""),
+        ("If-Unmodified-Since", "Sat, 29 Oct 1994 19:43:31 GMT"),
+        ("If-None-Match", "*"),
+    ];
+    for precondition in preconditions {
+        let change = "?limit=five&key=a&block=1h";
+        let response = request(&nginx, "PATCH", change, &[precondition]);
+        assert_eq!(response.status, 200, "{precondition:?}");
+        assert!(response.text().contains("\"blocked_for\":3600"), "{response:?}");
+    }
+}
+
 #[test]
 fn the_limits_are_listed_once_each() {
     let redis = Redis::start();

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use harness::{
-    Conf, Http, Library, Mode, Nginx, PATIENCE, Proxy, Redis, Response, h2load, run, wait_until,
+    Conf, Http, Library, Mode, Nginx, PATIENCE, Proxy, Redis, Response, at_once, h2load, run,
+    wait_until,
 };
 
 use crate::seen::shows_nothing;
@@ -491,6 +492,17 @@ fn a_large_http2_body_that_comes_while_it_is_delayed() {
     let arguments = ["--timeout", "60", "--data", &data, &nginx.h2_url("/?k=a")];
     assert_eq!(run("nghttp", &arguments), body.len().to_string());
     assert_eq!(log(&nginx, 2)[1].decision, "DELAYED");
+}
+
+/// NGINX discards a body also while the error page for it waits, first for a decision and then for its turn.
+#[test]
+fn bodies_that_are_too_large_are_discarded_to_their_end() {
+    let redis = Redis::start();
+    let nginx = leaky(&redis, "rate=20r/s burst=100")
+        .server("error_page 413 /index.html?k=a;")
+        .start_connected(&redis);
+    let body = vec![b'x'; 32 << 20];
+    at_once(0..10, |_| assert_eq!(nginx.http().post("/?k=a", &body).status, 413));
 }
 
 /// Equal traffic to this module and to nginx's own.
