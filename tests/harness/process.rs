@@ -78,7 +78,8 @@ pub fn kill(id: i32, signal: i32) {
 /// `command`, which gets `signal`, such as `KILL`, if this process ends first. Its streams are still to be set.
 ///
 /// The program `setpriv` sees to that. A function that ran between fork and exec would cost a copy of the tables of all
-/// memory of the tests, for each of some ten thousand processes.
+/// memory of the tests, for each of some ten thousand processes. One that `setpriv` has not come to yet when this process
+/// ends outlives it.
 pub fn mortal(command: &Command, signal: &str) -> Command {
     let mut mortal = Command::new("setpriv");
     mortal.args(["--pdeathsig", signal]);

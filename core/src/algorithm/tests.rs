@@ -132,7 +132,8 @@ fn what_is_given_back_at_no_given_time_counts_in_full() {
 fn what_takes_longer_than_the_time_since_1970_is_given_back_in_full() {
     let (now, year) = (1_763_683_230_000_000, 365 * 86_400 * 1_000_000);
     let rate = Rate::new(10, year).unwrap();
-    for algorithm in [Algorithm::TokenBucket, Algorithm::IntervalBucket, Algorithm::Gcra] {
+    let has_burst = |it: &Algorithm| it.burst_parameter() != BurstParameter::None;
+    for algorithm in Algorithm::ALL.into_iter().filter(has_burst) {
         let (quota, mut stored) = (Quota::new(algorithm, rate, 1_000).unwrap(), Stored::default());
         let verdict = algorithm.decide(&mut stored, now, &quota, 999);
         let since = algorithm.regained_from(&quota, Charged::new(now, &verdict), 999);
