@@ -149,18 +149,30 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     -- a list of another format
     forgotten = -1
   end
-  if (first_time and last_time > now) or (debt > 0 and debt_since > now) then
-    -- The clock stepped back, and nothing would be forgotten until it has caught up: all that is in
-    -- the log counts as spent now. That is written down even if nothing is spent.
-    first_time, first_total, first_spent = now, spent, spent
-    last_time, total, owed, debt_since = now, spent, debt, math.min(debt_since, now)
-    write(function()
-      trim(-1)
-      if spent > 0 then
-        push(now, spent, spent)
+  local is_ahead = first_time and last_time > now
+  if is_ahead or (debt > 0 and debt_since > now) then
+    -- The clock stepped back: what is later than now counts as of now. That is written down even if nothing is spent, as
+    -- it would be of now, and not be forgotten, until the clock has caught up.
+    owed, debt_since = debt, math.min(debt_since, now)
+    local change = function() end
+    if is_ahead then
+      local later, before = search(function(time)
+        return time > now
+      end), first_total - first_spent
+      if later > 0 then
+        before = select(2, entry(later - 1))
+      else
+        first_time, first_total, first_spent = now, total, spent
       end
-    end, debt, whole_in())
-  elseif first_time and last_time + period <= now then
+      last_time = now
+      change = function()
+        trim(0, later)
+        push(now, total, total - before)
+      end
+    end
+    write(change, debt, whole_in())
+  end
+  if first_time and last_time + period <= now then
     forgotten, spent, total = -1, 0, 0
   elseif first_time and first_time + period <= now then
     forgotten = search(function(time)

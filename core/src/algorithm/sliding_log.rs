@@ -150,8 +150,8 @@ struct Log {
     entries: VecDeque<(u64, u64)>,
     debt: u64,
     since: u64,
-    /// The clock stepped back. All entries then count as spent now, and are stored so even if
-    /// nothing is spent: otherwise none would be removed until the clock has caught up.
+    /// The clock stepped back. Entries that are later than now count as spent now, and are stored so even if
+    /// nothing is spent: otherwise they would be of now, and not be removed, until the clock has caught up.
     stepped_back: bool,
 }
 
@@ -255,14 +255,12 @@ fn recall(stored: &Stored, now: u64, quota: &Quota) -> Log {
     let mut log = Log { entries: VecDeque::new(), debt: 0, since: 0, stepped_back: false };
     let Some(State::Log(entries, since)) = &stored.state else { return log };
     (log.debt, log.since) = (stored.debt(quota), *since);
-    let is_later = entries.back().is_some_and(|(time, _)| *time > now);
-    if is_later || log.debt > 0 && log.since > now {
-        let spent = entries.iter().map(|(_, cost)| cost).sum();
-        log.entries.extend((spent > 0).then_some((now, spent)));
-        (log.since, log.stepped_back) = (log.since.min(now), true);
-    } else {
-        log.entries.extend(entries.iter().filter(|(time, _)| time + period > now));
-    }
+    let later = entries.partition_point(|(time, _)| *time <= now);
+    log.entries.extend(entries.range(..later).filter(|(time, _)| time + period > now));
+    let ahead = entries.range(later..).fold(0_u64, |ahead, (_, cost)| cost.saturating_add(ahead));
+    log.entries.extend((ahead > 0).then_some((now, ahead)));
+    log.stepped_back = ahead > 0 || log.debt > 0 && log.since > now;
+    log.since = log.since.min(now);
     // A limit of the debt each period.
     let times = (now.saturating_sub(log.since) / period).saturating_sub(1);
     log.debt = log.debt.saturating_sub(times.saturating_mul(limit));
@@ -286,6 +284,19 @@ mod tests {
         let at = 5 * minute;
         let stored = Algorithm::SlidingLog.carry_over(stored, at, &large, &small);
         assert_eq!(debt_at(&stored, at, &small), 0);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_a_little_makes_no_older_entry_last_longer() {
+        let quota = Quota::new(Algorithm::SlidingLog, "10r/10s".parse().unwrap(), 10).unwrap();
+        let mut stored = Stored::default();
+        let mut request = |at_ms: u64| decide(&mut stored, at_ms * 1_000, &quota, 1).retry;
+        for second in 1..=10 {
+            assert_eq!(request(1_000 * second), Retry::No);
+        }
+        assert_eq!(request(9_995), Retry::After(1_005_000), "until the first entry is removed");
+        assert_eq!(request(11_000), Retry::No);
+        assert_eq!(request(11_001), Retry::After(999_000));
     }
 
     /// A machine may find such entries in shared memory that is corrupt.
