@@ -117,6 +117,7 @@ struct AlgorithmRow {
     /// Stored, now, quota, amount, and since when it can have been regained, if that is known.
     give_back: fn(&mut Stored, u64, &Quota, u64, Option<u64>),
     regained_from: fn(&Quota, Charged, u64) -> u64,
+    is_one_refund: fn(&Quota, u64, u64) -> bool,
     regain: Regain,
     /// How machines take units of a quota ahead; `None` if they do not.
     leases: Option<fn(&Quota) -> Leases>,
@@ -166,6 +167,17 @@ struct Held {
 /// In windows what is charged counts in the window of its time.
 fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
     charged.at
+}
+
+/// A window forgets all that was charged in it at once.
+fn in_one_window(quota: &Quota, since: u64, other: u64) -> bool {
+    let windows = Windows::of(quota.rate());
+    windows.at(since) == windows.at(other)
+}
+
+/// A bucket, and gcra, lose no more by that than they regain between the two moments.
+fn at_any_time(_quota: &Quota, _since: u64, _other: u64) -> bool {
+    true
 }
 
 /// The first µs after the window of the rate that a moment is in.
@@ -385,6 +397,12 @@ impl Algorithm {
     fn correct(self, stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: u64) {
         let give_back = self.row().give_back;
         stored.counting(amount, |stored| give_back(stored, now, quota, amount, Some(since)));
+    }
+
+    /// Whether two charges, which can have been regained since these moments, are given back as well by one command, with
+    /// the earlier of the moments.
+    pub fn is_one_refund(self, quota: &Quota, since: u64, other: u64) -> bool {
+        (self.row().is_one_refund)(quota, since, other)
     }
 
     /// The moment from which on `amount` of a charge can have been regained. In windows, and in a log, that is

@@ -11,7 +11,7 @@
 use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, at_any_time};
 use crate::decision::{Retry, Verdict};
 use crate::limit::Quota;
 
@@ -31,6 +31,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     charge,
     give_back,
     regained_from: moment::regained_from,
+    is_one_refund: at_any_time,
     regain: Regain::Continuous,
     leases: Some(|_| Leases::AreHeld(Held { touch, computed: |plain, _, _| read(plain) })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),

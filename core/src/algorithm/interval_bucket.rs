@@ -11,7 +11,8 @@ use super::minima::{Correction, Minimum};
 use super::moment::Moment;
 use super::settled::{Returned, Settled};
 use super::{
-    AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, Terms, token_bucket,
+    AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, Terms, at_any_time,
+    token_bucket,
 };
 use crate::charge::Charged;
 use crate::limit::{Quota, QuotaError};
@@ -33,6 +34,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     charge: bucket::charge::<Portions>,
     give_back: bucket::give_back::<Portions>,
     regained_from,
+    is_one_refund: at_any_time,
     regain: Regain::AtRefills,
     leases: Some(leases),
     settled: Some(Settled { missing_without, returned }),

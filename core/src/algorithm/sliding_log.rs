@@ -40,6 +40,8 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     charge,
     give_back,
     regained_from: at_the_charge,
+    // An entry that is later than the given time stays.
+    is_one_refund: |_, since, other| since == other,
     regain: Regain::AtOnce,
     leases: None,
     settled: None,

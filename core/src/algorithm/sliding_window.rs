@@ -15,7 +15,8 @@
 
 use super::lua::Lua;
 use super::{
-    AlgorithmRow, BurstParameter, Leases, Regain, State, Stored, Terms, at_the_charge, window_end,
+    AlgorithmRow, BurstParameter, Leases, Regain, State, Stored, Terms, at_the_charge,
+    in_one_window, window_end,
 };
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
@@ -38,6 +39,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     charge,
     give_back,
     regained_from: at_the_charge,
+    is_one_refund: in_one_window,
     regain: Regain::AtOnce,
     leases: Some(|_| Leases::EndWithWindows { end: window_end, keeps_share: false }),
     settled: None,

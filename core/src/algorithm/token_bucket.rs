@@ -12,7 +12,7 @@ use super::bucket::{self, Bucket, Refill};
 use super::lua::Lua;
 use super::moment::{self, Moment};
 use super::settled::{self, Settled};
-use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored};
+use super::{AlgorithmRow, BurstParameter, Held, Leases, Regain, State, Stored, at_any_time};
 use crate::limit::Quota;
 use crate::rate::{Interval, MAX_EXACT};
 
@@ -37,6 +37,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     charge: bucket::charge::<Interval>,
     give_back: bucket::give_back::<Interval>,
     regained_from: moment::regained_from,
+    is_one_refund: at_any_time,
     regain: Regain::Continuous,
     leases: Some(|_| Leases::AreHeld(Held { touch: bucket::touch::<Interval>, computed })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),

@@ -375,13 +375,17 @@ impl Command {
         charged.filter(|(charge, it)| it.allowed && charge.cost > 0).map(refund).collect()
     }
 
-    /// Gives back what `other` does as well, if both are refunds to one client of a limit. Returns whether they are.
+    /// Gives back what `other` does as well, if both are refunds to one client of a limit that come to the same as one. Returns
+    /// whether they are.
     pub(super) fn join_refund(&mut self, other: &Self) -> bool {
         let (Purpose::Refund(since), Purpose::Refund(its)) = (self.purpose, other.purpose) else {
             return false;
         };
         let is_same = |own: Charge<'_>, it: Charge<'_>| {
-            Rc::ptr_eq(own.template, it.template) && own.key == it.key && own.quota == it.quota
+            Rc::ptr_eq(own.template, it.template)
+                && own.key == it.key
+                && own.quota == it.quota
+                && own.quota.algorithm().is_one_refund(own.quota, since, its)
         };
         let (Some(own), Some(it)) = (self.single(), other.single()) else { return false };
         let (is_same, cost) = (is_same(own, it), own.cost.saturating_add(it.cost));
