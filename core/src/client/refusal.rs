@@ -24,6 +24,9 @@ impl Client {
         now: u64,
     ) -> Result<(), Fault> {
         let is_cluster = self.discovery.has_slots;
+        if let Some(command) = self.commands.get(key).filter(|_| refusal.has_no_effect()) {
+            self.requests.on_not_run(command);
+        }
         match refusal.kind {
             RefusalKind::NoScript if self.send_source(key, node, now) => {}
             RefusalKind::Moved | RefusalKind::Ask if is_cluster => {

@@ -100,9 +100,18 @@ impl Requests {
 
     /// A command was sent to `node` for its members.
     pub(super) fn on_sent(&mut self, command: &Command, node: NodeKey) {
+        self.set_node(command, Some(node));
+    }
+
+    /// A command that was sent has not run.
+    pub(super) fn on_not_run(&mut self, command: &Command) {
+        self.set_node(command, None);
+    }
+
+    fn set_node(&mut self, command: &Command, node: Option<NodeKey>) {
         for member in &command.members {
             if let Some(request) = self.get_mut(member.request) {
-                request.on_sent(member.first, command.len(), node);
+                request.set_node(member.first, command.len(), node);
             }
         }
     }
@@ -220,7 +229,7 @@ pub struct Answer {
     pub is_charged: bool,
     /// The effect of the verdict on the request.
     pub effect: Effect,
-    /// The node that was sent the command, if one was.
+    /// The node that was sent the command, if one was, and may have run it.
     pub node: Option<NodeKey>,
     /// Redis's time of the charge in µs, if a reply has come.
     pub now: u64,
@@ -279,10 +288,10 @@ impl Request {
         self.open == 0
     }
 
-    /// So many of its charges were sent to `node`.
-    pub(super) fn on_sent(&mut self, first: usize, count: usize, node: NodeKey) {
+    /// So many of its charges are at `node`, or at none.
+    fn set_node(&mut self, first: usize, count: usize, node: Option<NodeKey>) {
         for answer in self.answers.iter_mut().skip(first).take(count) {
-            answer.node = Some(node);
+            answer.node = node;
         }
     }
 

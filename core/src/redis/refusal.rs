@@ -57,9 +57,28 @@ impl Refusal {
         matches!(self.kind, RefusalKind::LoggedOut | RefusalKind::Auth)
     }
 
+    /// Whether it proves that nothing was written.
+    pub fn has_no_effect(&self) -> bool {
+        match self.kind {
+            RefusalKind::NoScript
+            | RefusalKind::NotReady
+            | RefusalKind::ReadOnly
+            | RefusalKind::Moved
+            | RefusalKind::Ask
+            | RefusalKind::TryAgain
+            | RefusalKind::ClusterDown
+            | RefusalKind::LoggedOut => true,
+            // Within a script, OOM comes in place of its first write.
+            RefusalKind::Auth | RefusalKind::Failed => self.has_code(&["NOPERM", "BUSY", "OOM"]),
+        }
+    }
+
     /// Whether the cause passes without a change of the server's configuration.
     pub fn is_passing(&self) -> bool {
-        let codes = ["LOADING", "MASTERDOWN", "BUSY"];
+        self.has_code(&["LOADING", "MASTERDOWN", "BUSY"])
+    }
+
+    fn has_code(&self, codes: &[&str]) -> bool {
         codes.contains(&self.text.split(' ').next().unwrap_or_default())
     }
 }
@@ -158,6 +177,34 @@ mod tests {
             ("NOSCRIPT".into(), "NOSCRIPT"),
         ] {
             assert_eq!(cause(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn some_refusals_prove_that_nothing_was_written() {
+        let has_no_effect = |line: &str| refusal(format!("-{line}\r\n").as_bytes()).has_no_effect();
+        let oom = "OOM command not allowed when used memory > 'maxmemory'.";
+        for line in [
+            "NOSCRIPT no",
+            "LOADING Redis is loading",
+            "MISCONF no",
+            "TRYAGAIN later",
+            "NOAUTH Authentication required.",
+            "NOPERM User a has no permissions to run the 'evalsha' command",
+            "BUSY Redis is busy running a script.",
+            &format!("{oom} script: 8fa3, on @user_script:1."),
+            &format!(
+                "ERR Error running script (call to f_8fa3): @user_script:1: @user_script: 1: -{oom}"
+            ),
+        ] {
+            assert!(has_no_effect(line), "{line}");
+        }
+        for line in [
+            "ERR ACL failure in script: User a has no permissions to run the 'rpush' command script: 8fa3, on @user_script:1.",
+            "WRONGTYPE Operation against a key script: 8fa3, on @user_script:1.",
+            "ERR what a pity",
+        ] {
+            assert!(!has_no_effect(line), "{line}");
         }
     }
 

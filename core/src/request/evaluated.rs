@@ -43,7 +43,7 @@ pub struct Evaluated<'a, L> {
     is_charged: Cell<bool>,
     /// Its charge in Redis.
     charged: Cell<Charged>,
-    /// Whether a command about it was sent.
+    /// Whether a command about it was sent, and may have run.
     is_sent: Cell<bool>,
     /// The lease that the command renews, if it does.
     renewal: Cell<Option<&'a Renewal>>,

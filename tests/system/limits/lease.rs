@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use harness::{
@@ -317,7 +317,7 @@ fn a_quota_endpoint_sees_what_a_lease_has_left() {
                 !is_leased(&mut http)
             } {}
             // The lease has units left, and ends. The next one is larger.
-            thread::sleep(Duration::from_millis(70));
+            sleep(Duration::from_millis(70));
             assert_eq!(quota(&http.get("/left"))[1], 1_000 - spent, "{limit}");
         }
     }
@@ -377,7 +377,7 @@ fn a_client_that_changes_machines_loses_little() {
                 remaining = quota(&https[burst % 2].get("/"))[1];
             }
             // The hold of the burst's last lease ends.
-            thread::sleep(Duration::from_millis(130));
+            sleep(Duration::from_millis(130));
         }
         // Each lease loses one unit, and the rest of the last ones is still to come back.
         assert!(remaining >= 1_000 - 16 * 12 - 16 - 2 * 36, "{limit}: {remaining}");
@@ -409,6 +409,30 @@ fn a_redis_that_is_gone() {
         let hits = decisions.iter().take_while(|decision| *decision == "PASSED lease").count();
         assert!(hits > 0, "{decisions:?}");
         assert!(decisions[hits..].iter().all(|decision| decision == expected), "{decisions:?}");
+    }
+}
+
+/// A request that Redis refuses reports a lease that has ended, and nothing of it is written.
+#[test]
+fn what_a_refused_command_reports_is_reported_again() {
+    const LEASE: Duration = Duration::from_millis(500);
+    for algorithm in ["token_bucket", "fixed_window"] {
+        let redis = Redis::start();
+        let line = format!("rate_limit_redis $arg_k rate=300r/999d algorithm={algorithm};");
+        let nginx = plain(&redis)
+            .workers(1)
+            .http("rate_limit_redis_lease 500ms; rate_limit_redis_deny_cache off;")
+            .server(&location("/", &line))
+            .start_connected(&redis);
+        let mut http = nginx.http();
+        let mut passes = || http.get("/?k=a").decision().starts_with("PASSED");
+        let mut passed = (0..60).filter(|_| passes()).count();
+        sleep(2 * LEASE);
+        redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(!passes(), "{algorithm}: not refused");
+        redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        passed += (0..300).filter(|_| passes()).count();
+        assert_eq!(passed, 300, "{algorithm}");
     }
 }
 
