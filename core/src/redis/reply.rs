@@ -208,10 +208,12 @@ fn take_integer(bytes: &[u8]) -> Option<(i64, &[u8])> {
 }
 
 fn take_digits(bytes: &[u8]) -> Option<(i64, &[u8])> {
-    let first = bytes.split_first_chunk().map(|(first, rest)| (eight_digits(*first), rest));
-    let (mut number, mut rest) = match first {
-        Some((Some(number), rest)) => (number, rest),
-        _ => (0_i64, bytes),
+    let (mut number, mut rest) = match bytes.first_chunk() {
+        Some(first) => {
+            let (number, count) = leading_digits(*first);
+            (number, bytes.get(count..)?)
+        }
+        None => (0, bytes),
     };
     while let [byte, after @ ..] = rest
         && byte.is_ascii_digit()
@@ -224,21 +226,21 @@ fn take_digits(bytes: &[u8]) -> Option<(i64, &[u8])> {
     (1..=MAX_DIGITS).contains(&count).then_some((number, rest))
 }
 
-/// The number of eight digits at once; `None` if any of them is none. In each step neighbours are
-/// joined: digits to pairs, pairs to fours, and fours to eight.
-fn eight_digits(bytes: [u8; 8]) -> Option<i64> {
+/// The number that the digits before anything else are, and how many they are. In each step neighbours are joined: digits to
+/// pairs, pairs to fours, and fours to eight.
+fn leading_digits(bytes: [u8; 8]) -> (i64, usize) {
     const HIGH: u64 = 0xf0f0_f0f0_f0f0_f0f0;
     const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
-    let word = u64::from_le_bytes(bytes);
-    let digits = word ^ ZEROS;
-    // Above 9 the high half changes if 6 is added.
-    if (digits | digits.wrapping_add(0x0606_0606_0606_0606)) & HIGH != 0 {
-        return None;
-    }
+    let digits = u64::from_le_bytes(bytes) ^ ZEROS;
+    // Above 9 the high half changes if 6 is added. What that carries over changes only what comes later.
+    let others = (digits | digits.wrapping_add(0x0606_0606_0606_0606)) & HIGH;
+    let count = others.trailing_zeros() / u8::BITS;
+    // Zeros come before fewer than eight.
+    let digits = digits.checked_shl(u64::BITS - count * u8::BITS).unwrap_or(0);
     let pairs = (digits.wrapping_mul(10).wrapping_add(digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_ffff_0000_ffff;
     let eight = (fours.wrapping_mul(10_000).wrapping_add(fours >> 32)) & 0xffff_ffff;
-    Some(eight.cast_signed())
+    (eight.cast_signed(), count as usize)
 }
 
 /// The reply of a script, within a frame. For a single limit or a list of them it is a string that
