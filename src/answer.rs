@@ -1,7 +1,5 @@
 //! Header fields on every answer of a limited location, and rejections.
 
-use std::cell::RefCell;
-
 use ngx::core::Status;
 use ngx::ffi::{
     NGX_HTTP_BAD_REQUEST, NGX_HTTP_CLIENT_CLOSED_REQUEST, NGX_HTTP_CLOSE,
@@ -11,7 +9,7 @@ use ngx::ffi::{
 use rate_limit_core::decision;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::text::body::{self, BodyForm};
-use rate_limit_core::text::fields::Fields;
+use rate_limit_core::text::fields::{FieldValue, Fields};
 
 use crate::clock::unix_ms;
 use crate::context::Context;
@@ -45,11 +43,6 @@ unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
     }
 }
 
-thread_local! {
-    /// The fields of an answer, before they are copied for the request.
-    static FIELDS: RefCell<Fields> = const { RefCell::new(Fields::new()) };
-}
-
 /// Adds the fields of the decision, if there is one.
 fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
     if !r.is_main() {
@@ -57,16 +50,21 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
     }
     let Some(latest) = Context::find(r) else { return Ok(()) };
     let Some(decisions) = &latest.decisions() else { return Ok(()) };
-    let (forms, wait) = (decisions.policy.forms, decisions.decision.retry_after());
-    let now = unix_ms().saturating_mul(MILLISECOND);
-    FIELDS.with_borrow_mut(|added| {
-        added.fill(forms, decisions.shown().as_ref(), decisions.all(), now, wait);
-        r.remove_fields(|name| added.has(name));
-        // The values are copied in one piece, and lie in it as they lie in the fields.
-        let text = r.copy(added.text())?;
-        added
-            .iter()
-            .try_for_each(|(name, value)| r.push_field(name, text.get(value).unwrap_or_default()))
+    let Some(main) = r.main_conf() else { return Ok(()) };
+    let fields = Fields {
+        forms: decisions.policy.forms,
+        shown: decisions.shown(),
+        all: decisions.all(),
+        now: unix_ms().saturating_mul(MILLISECOND),
+        retry_after: decisions.decision.retry_after(),
+    };
+    r.remove_fields(|name| fields.has(name));
+    fields.write(&mut main.values.borrow_mut(), |name, value| {
+        let value = match value {
+            FieldValue::Number(digits) => r.copy(digits.padded())?.get(..digits.length()),
+            FieldValue::List(list) => Some(r.copy(list)?),
+        };
+        r.push_field(name, value.unwrap_or_default())
     })
 }
 

@@ -1,6 +1,6 @@
 //! The configuration of `http`, of a server and of a location.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use rate_limit_core::conf::limit::{LimitLine, Phase};
 use rate_limit_core::conf::{DEFAULT_MEMORY, Policy, PolicyLevel};
 use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::request::ConfiguredLimit;
+use rate_limit_core::text::fields::Values;
 
 use super::definition::{Definition, Definitions};
 use super::limit::LimitConf;
@@ -54,6 +55,8 @@ pub(crate) struct MainConf {
     pub(crate) shared: OnceCell<Shared>,
     /// The keys that were rejected most, if they are kept, once their memory is mapped.
     pub(crate) top: OnceCell<TopZone>,
+    /// The values of the fields of the previous answer.
+    pub(crate) values: RefCell<Values>,
 }
 
 /// Limits of a server that only apply outside of any location.

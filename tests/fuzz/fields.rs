@@ -7,7 +7,7 @@ use rate_limit_core::decision::{Decision, Retry, Shown, Source, Status, Verdict,
 use rate_limit_core::key::Prefixes;
 use rate_limit_core::limit::{Quota, is_name};
 use rate_limit_core::text::body::{BodyForm, rejection};
-use rate_limit_core::text::fields::{Fields, Forms, Reset};
+use rate_limit_core::text::fields::{FieldValue, Fields, Forms, Name, Reset, Values};
 use rate_limit_core::text::log::{Escaped, Grouped};
 use rate_limit_core::text::metrics::{Histogram, LimitMetrics, NodeMetrics, PageForm, Snapshot};
 use serde_json::Value;
@@ -74,20 +74,22 @@ fn check_fields(input: &mut Input<'_>, limits: &[Shown<'_>], decision: &Decision
     let x_ratelimit = [None, Some(Reset::Seconds), Some(Reset::Epoch)][input.below(3)];
     let forms = Forms { x_ratelimit, ratelimit: input.flag(), ietf: input.flag() };
     let retry_after = decision.retry_after();
-    let mut fields = Fields::new();
+    let mut values = Values::default();
     // The second time something is left of the first one.
     for _ in 0..2 {
-        let all = limits.iter().copied();
-        fields.fill(forms, limits.first(), all, input.number(), retry_after);
-        for (name, value) in fields.iter() {
-            let value = std::str::from_utf8(&fields.text()[value]).expect("a text");
+        let (shown, all) = (limits.first().copied(), limits.iter().copied());
+        let fields = Fields { forms, shown, all, now: input.number(), retry_after };
+        let check = |name: &Name, value: FieldValue<'_>| {
+            let value = std::str::from_utf8(value.text())?;
             assert!(fields.has(name.text.to_ascii_uppercase().as_bytes()));
             match name.lower {
                 "ratelimit-policy" => check_list(value, limits, ['q', 'w'], None),
                 "ratelimit" => check_list(value, limits, ['r', 't'], retry_after),
                 _ => assert_eq!(value.parse::<u64>().expect(value).to_string(), value),
             }
-        }
+            Ok::<_, std::str::Utf8Error>(())
+        };
+        fields.write(&mut values, check).expect("texts");
         assert_eq!(retry_after.is_some(), fields.has(b"retry-after"));
     }
 }

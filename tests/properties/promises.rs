@@ -5,17 +5,22 @@ use proptest::prelude::*;
 use rate_limit_core::algorithm::Stored;
 use rate_limit_core::decision::{Retry, Shown, Verdict, seconds};
 use rate_limit_core::rate::SECOND;
-use rate_limit_core::text::fields::{Fields, Forms};
+use rate_limit_core::text::fields::{FieldValue, Fields, Forms, Name, Values};
 
 use crate::history::{Client, clients, refill, troubled_clients};
 
 /// The `t` of the `RateLimit` field.
 fn until_more(client: &Client, verdict: Verdict) -> u64 {
     let shown = Shown { name: "a", quota: &client.quota, verdict };
-    let (forms, mut fields) = (Forms { ietf: true, ..Forms::default() }, Fields::new());
-    fields.fill(forms, Some(&shown), std::iter::once(shown), client.now, None);
-    let text = std::str::from_utf8(fields.text()).unwrap();
-    text.rsplit(";t=").next().unwrap().parse().unwrap()
+    let (forms, all) = (Forms { ietf: true, ..Forms::default() }, std::iter::once(shown));
+    let fields = Fields { forms, shown: Some(shown), all, now: client.now, retry_after: None };
+    let mut last = String::new();
+    let note = |_: &Name, value: FieldValue<'_>| {
+        last = String::from_utf8(value.text().to_vec())?;
+        Ok::<_, std::string::FromUtf8Error>(())
+    };
+    fields.write(&mut Values::default(), note).unwrap();
+    last.rsplit(";t=").next().unwrap().parse().unwrap()
 }
 
 proptest! {

@@ -1,7 +1,5 @@
 //! Header fields of an answer.
 
-use std::ops::Range;
-
 use super::number::{self, Digits};
 use crate::decision::{Shown, seconds};
 use crate::rate::SECOND;
@@ -60,124 +58,130 @@ pub enum Reset {
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Fields of an answer: their names, and their values in one piece. Filled again, they need no
-/// allocation.
+/// The fields of an answer: the quota of the limit that is `shown` in the single-valued forms, of `all` limits in the list form,
+/// and `Retry-After` (RFC 9110, section 10.2.3).
 #[derive(Clone, Debug)]
-pub struct Fields {
-    /// Each with the end of its value.
-    names: Vec<(&'static Name, usize)>,
-    text: Vec<u8>,
-    /// The numbers of the previous answer, by their place. Most answers have the same limit, and
-    /// those of one second the same time.
-    digits: [Digits; MAX_NUMBERS],
+pub struct Fields<'a, I> {
+    /// Which forms there are.
+    pub forms: Forms,
+    /// The limit to show, if any has decided.
+    pub shown: Option<Shown<'a>>,
+    /// All limits that have decided.
+    pub all: I,
+    /// The Unix time in µs.
+    pub now: u64,
+    /// When the request may be repeated, in seconds, if it may.
+    pub retry_after: Option<u64>,
 }
 
-/// The most fields of one number: three in each of two forms, and `Retry-After`.
-const MAX_NUMBERS: usize = 7;
+/// The value of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum FieldValue<'a> {
+    /// A number.
+    Number(&'a Digits),
+    /// A list.
+    List(&'a [u8]),
+}
 
-impl Default for Fields {
+impl<'a> FieldValue<'a> {
+    /// The value as it is sent.
+    pub fn text(self) -> &'a [u8] {
+        match self {
+            Self::Number(digits) => digits.text(),
+            Self::List(list) => list,
+        }
+    }
+}
+
+/// The values of the previous answer. Most answers have the same limit, and those of one second the same time. Used again,
+/// they need no allocation.
+#[derive(Clone, Debug)]
+pub struct Values {
+    x_ratelimit: [Digits; 3],
+    ratelimit: [Digits; 3],
+    retry_after: Digits,
+    list: Vec<u8>,
+}
+
+impl Default for Values {
     fn default() -> Self {
-        Self::new()
+        let digits = [Digits::ZERO; 3];
+        let (retry_after, list) = (Digits::ZERO, Vec::new());
+        Self { x_ratelimit: digits, ratelimit: digits, retry_after, list }
     }
 }
 
-impl Fields {
-    /// No fields.
-    pub const fn new() -> Self {
-        Self { names: Vec::new(), text: Vec::new(), digits: [Digits::ZERO; MAX_NUMBERS] }
-    }
-
+impl<'a, I: Iterator<Item = Shown<'a>> + Clone> Fields<'a, I> {
     /// Whether one of them has this name, in whichever case.
     pub fn has(&self, name: &[u8]) -> bool {
-        self.names.iter().any(|(own, _)| name.eq_ignore_ascii_case(own.lower.as_bytes()))
+        let Forms { x_ratelimit, ratelimit, ietf } = self.forms;
+        let is = |other: &Name| name.eq_ignore_ascii_case(other.lower.as_bytes());
+        let of_limits = x_ratelimit.is_some() && X_RATELIMIT.iter().any(is)
+            || ratelimit && RATELIMIT.iter().any(is)
+            || ietf && [&POLICY, &SERVICE_LIMIT].into_iter().any(is);
+        self.shown.is_some() && of_limits || self.retry_after.is_some() && is(&RETRY_AFTER)
     }
 
-    /// The values, one right after the other.
-    pub fn text(&self) -> &[u8] {
-        &self.text
-    }
-
-    /// The fields: the name, and where in the text the value is.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static Name, Range<usize>)> {
-        let mut start = 0;
-        self.names.iter().map(move |(name, end)| (*name, std::mem::replace(&mut start, *end)..*end))
-    }
-
-    /// Replaces the fields by those of a decision: the quota of the limit `shown` in the
-    /// single-valued forms, of `all` limits in the list form, and `Retry-After` (RFC 9110, section
-    /// 10.2.3) if there is one, in seconds. `now` is the Unix time in µs.
-    pub fn fill<'a>(
-        &mut self,
-        forms: Forms,
-        shown: Option<&Shown<'_>>,
-        all: impl Iterator<Item = Shown<'a>> + Clone,
-        now: u64,
-        retry_after: Option<u64>,
-    ) {
-        self.names.clear();
-        self.text.clear();
-        if let Some(shown) = shown {
-            if let Some(reset) = forms.x_ratelimit {
-                self.single(&X_RATELIMIT, shown, reset, now);
+    /// Calls `each` with the names and values, until it fails.
+    pub fn write<E>(
+        &self,
+        values: &mut Values,
+        mut each: impl FnMut(&'static Name, FieldValue<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(shown) = &self.shown {
+            if let Some(reset) = self.forms.x_ratelimit {
+                let numbers = self.numbers(shown, reset);
+                single(&X_RATELIMIT, &mut values.x_ratelimit, numbers, &mut each)?;
             }
-            if forms.ratelimit {
-                self.single(&RATELIMIT, shown, Reset::Seconds, now);
+            if self.forms.ratelimit {
+                let numbers = self.numbers(shown, Reset::Seconds);
+                single(&RATELIMIT, &mut values.ratelimit, numbers, &mut each)?;
             }
-            if forms.ietf {
-                self.list(&POLICY, all.clone(), |limit, out| policy(limit, now, out));
-                self.list(&SERVICE_LIMIT, all, |limit, out| {
-                    service_limit(limit, now, retry_after, out);
-                });
+            if self.forms.ietf {
+                let list = &mut values.list;
+                self.list(list, |limit, out| policy(limit, self.now, out));
+                each(&POLICY, FieldValue::List(list))?;
+                self.list(list, |limit, out| service_limit(limit, self.now, self.retry_after, out));
+                each(&SERVICE_LIMIT, FieldValue::List(list))?;
             }
         }
-        if let Some(seconds) = retry_after {
-            self.number(&RETRY_AFTER, seconds);
+        match self.retry_after {
+            Some(seconds) => each(&RETRY_AFTER, FieldValue::Number(values.retry_after.of(seconds))),
+            None => Ok(()),
         }
     }
 
     /// The form that APIs have converged on: the limit, what remains of it, and when it is whole
     /// again.
-    fn single(&mut self, names: &'static [Name; 3], shown: &Shown<'_>, reset: Reset, now: u64) {
+    fn numbers(&self, shown: &Shown<'_>, reset: Reset) -> [u64; 3] {
         let reset = match reset {
             Reset::Seconds => seconds(shown.verdict.reset),
-            Reset::Epoch => seconds(now.saturating_add(shown.verdict.reset)),
+            Reset::Epoch => seconds(self.now.saturating_add(shown.verdict.reset)),
         };
-        let values = [shown.quota.limit(), shown.verdict.remaining, reset];
-        for (name, value) in names.iter().zip(values) {
-            self.number(name, value);
-        }
+        [shown.quota.limit(), shown.verdict.remaining, reset]
     }
 
-    #[inline]
-    fn number(&mut self, name: &'static Name, value: u64) {
-        match self.digits.get_mut(self.names.len()) {
-            Some(digits) => digits.push(&mut self.text, value),
-            None => number::push(&mut self.text, value),
-        }
-        self.end(name);
-    }
-
-    /// The items of all limits, separated by commas.
-    fn list<'a>(
-        &mut self,
-        name: &'static Name,
-        all: impl Iterator<Item = Shown<'a>>,
-        item: impl Fn(&Shown<'a>, &mut Vec<u8>),
-    ) {
-        let start = self.text.len();
-        for limit in all {
-            if self.text.len() > start {
-                self.text.extend_from_slice(b", ");
+    /// Replaces a list by the items of all limits, separated by commas.
+    fn list(&self, list: &mut Vec<u8>, item: impl Fn(&Shown<'a>, &mut Vec<u8>)) {
+        list.clear();
+        for limit in self.all.clone() {
+            if !list.is_empty() {
+                list.extend_from_slice(b", ");
             }
-            item(&limit, &mut self.text);
+            item(&limit, list);
         }
-        self.end(name);
     }
+}
 
-    /// Ends a field: its value is what was written since the previous one.
-    fn end(&mut self, name: &'static Name) {
-        self.names.push((name, self.text.len()));
-    }
+/// Calls `each` with each number and its name.
+fn single<E>(
+    names: &'static [Name; 3],
+    digits: &mut [Digits; 3],
+    numbers: [u64; 3],
+    each: &mut impl FnMut(&'static Name, FieldValue<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut all = names.iter().zip(digits).zip(numbers);
+    all.try_for_each(|((name, digits), number)| each(name, FieldValue::Number(digits.of(number))))
 }
 
 /// Appends an item of a list: the limit's name and two numbers.
@@ -285,21 +289,24 @@ mod tests {
     }
 
     fn lines(forms: Forms, limits: &[Shown<'static>], retry_after: Option<u64>) -> Vec<String> {
-        let mut fields = Fields::new();
+        let mut values = Values::default();
         let now = 1_700_000_000_500_000;
+        let (all, shown) = (limits.iter().copied(), Some(limits[0]));
+        let mut lines = Vec::new();
         // Whatever was there before.
         for retry_after in [Some(1), retry_after] {
-            let all = limits.iter().copied();
-            fields.fill(forms, Some(&limits[0]), all, now, retry_after);
+            lines.clear();
+            let fields = Fields { forms, shown, all: all.clone(), now, retry_after };
+            let line = |name: &Name, value: FieldValue<'_>| {
+                assert_eq!(name.text.to_ascii_lowercase(), name.lower);
+                assert!(fields.has(name.text.as_bytes()) && fields.has(name.lower.as_bytes()));
+                lines.push(format!("{}: {}", name.text, str::from_utf8(value.text()).unwrap()));
+                Ok::<_, ()>(())
+            };
+            fields.write(&mut values, line).unwrap();
+            assert!(!fields.has(b"") && !fields.has(b"X-RateLimit"));
         }
-        let line = |(name, value): (&Name, Range<usize>)| {
-            assert_eq!(name.text.to_ascii_lowercase(), name.lower);
-            assert!(fields.has(name.text.as_bytes()) && fields.has(name.lower.as_bytes()));
-            let value = std::str::from_utf8(&fields.text()[value]).unwrap();
-            format!("{}: {value}", name.text)
-        };
-        assert!(!fields.has(b"") && !fields.has(b"X-RateLimit"));
-        fields.iter().map(line).collect()
+        lines
     }
 
     const IETF: Forms = Forms { x_ratelimit: None, ratelimit: false, ietf: true };

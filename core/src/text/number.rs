@@ -9,13 +9,19 @@ pub(crate) fn seconds(micros: u64) -> String {
 }
 
 /// Appends a number in decimal.
+#[inline]
 pub fn push(out: &mut Vec<u8>, number: u64) {
     // Most numbers are short.
     match number {
         0..10 => out.push(b'0' + number as u8),
         10..100 => out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]),
-        _ => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        _ => push_long(out, number),
     }
+}
+
+#[inline(never)]
+fn push_long(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// How many digits the longest number has.
@@ -31,17 +37,30 @@ pub struct Digits {
 
 impl Digits {
     /// Zero.
-    pub const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; MAX_DIGITS] };
+    pub(super) const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; MAX_DIGITS] };
 
-    /// Appends a number in decimal.
-    pub fn push(&mut self, out: &mut Vec<u8>, number: u64) {
+    /// Those of this number.
+    #[inline]
+    pub fn of(&mut self, number: u64) -> &Self {
         if self.number != number {
             self.set(number);
         }
-        let end = out.len() + self.length;
-        // To copy a fixed length takes a few instructions, any other length a call.
-        out.extend_from_slice(&self.digits);
-        out.truncate(end);
+        self
+    }
+
+    /// The text of the number, and behind it anything: to copy a fixed length takes a few instructions, any other length a call.
+    pub fn padded(&self) -> &[u8; MAX_DIGITS] {
+        &self.digits
+    }
+
+    /// How long the text is.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The text of the number.
+    pub fn text(&self) -> &[u8] {
+        self.digits.get(..self.length).unwrap_or_default()
     }
 
     #[inline(never)]
@@ -90,7 +109,7 @@ mod tests {
         fn digits_are_those_of_the_number(numbers in proptest::collection::vec(0..3_u64, 0..20), most: u64) {
             let (mut digits, mut out, mut expected) = (Digits::ZERO, Vec::new(), String::new());
             for number in numbers.into_iter().flat_map(|number| [number, number, most]) {
-                digits.push(&mut out, number);
+                out.extend_from_slice(digits.of(number).text());
                 expected += &number.to_string();
             }
             prop_assert_eq!(String::from_utf8(out).unwrap(), expected);
