@@ -273,13 +273,15 @@ impl Algorithm {
 
     /// Reads what is stored. Bytes that the script does not take for a state read as nothing.
     pub fn read(self, bytes: &[u8]) -> Stored {
-        let read = || {
-            let (numbers, extra, minima) = bytes::numbers(bytes)?;
-            let state = (self.row().read)(numbers)?;
-            let minima = if self.keeps_minima() { minima } else { Minima::default() };
-            Some(Stored { state: Some(state), extra, minima })
+        let Some((numbers, extra, minima)) = bytes::numbers(bytes) else {
+            return Stored::default();
         };
-        read().unwrap_or_default()
+        let state = (self.row().read)(numbers);
+        if state.is_none() {
+            return Stored::default();
+        }
+        let minima = if self.keeps_minima() { minima } else { Minima::default() };
+        Stored { state, extra, minima }
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what the last decision

@@ -129,6 +129,7 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// Refills the bucket at `at`, while more than `held` tokens are missing.
+    #[inline(always)]
     fn advance(&mut self, refill: impl Refill, at: u64, held: u64) {
         let gained = refill.gained(self.last, at);
         if gained == 0 && self.missing > held {
@@ -150,6 +151,7 @@ impl Bucket {
     }
 
     /// Decides on a request, and takes what it spends.
+    #[inline(always)]
     fn spend(
         &mut self,
         holds: Holds,
@@ -173,7 +175,7 @@ impl Bucket {
     }
 
     /// µs until no more than `most` tokens are missing.
-    #[inline]
+    #[inline(always)]
     fn until(&self, most: u64, holds: Holds, refill: impl Refill, now: u64, limit: u64) -> u64 {
         let regained = |last, tokens| refill.after(last, tokens).ceil();
         let held = holds.until(now, limit, most, |at, units| regained(Moment::at(at), units));
@@ -194,6 +196,7 @@ impl Bucket {
     }
 }
 
+#[inline(always)]
 fn bucket(stored: &Stored, refill: impl Refill, now: u64, quota: &Quota) -> Bucket {
     let full = Bucket { missing: 0, last: Moment::at(now), stepped_back: false };
     let Some(State::Bucket(tokens, last)) = stored.state else { return full };

@@ -135,6 +135,7 @@ impl Holds {
 
     /// When no more than `most` units are held or come back, where `regained` returns when so many are
     /// that come back from a moment on. 0 if that is so now.
+    #[inline(always)]
     pub(super) fn until(
         self,
         now: u64,

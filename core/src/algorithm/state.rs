@@ -45,6 +45,7 @@ pub struct Extra {
 
 impl Stored {
     /// Replaces the state. What was missing before is no longer known; a quota that is settled keeps it elsewhere.
+    #[inline(always)]
     pub(super) fn write(&mut self, now: u64, state: State, debt: u64) {
         self.state = Some(state);
         self.minima.clear();

@@ -146,9 +146,10 @@ pub fn repeated(
         }
         // Most commands are this.
         None if charge.lease.is_none() && !charge.quota.has_override() => {
-            let (mut stored, algorithm) = (stored(answered), charge.quota.algorithm());
+            let Charge { quota, cost, .. } = *charge;
+            let mut stored = stored(answered);
             let note = |verdict| each(verdict, None);
-            algorithm.decide_each(&mut stored, found.now(), charge.quota, charge.cost, times, note);
+            quota.algorithm().decide_each(&mut stored, found.now(), quota, cost, times, note);
         }
         None => {
             let Charge { quota, cost, lease, .. } = charge;
