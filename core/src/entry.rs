@@ -42,9 +42,9 @@ impl ClientEntry {
 
     /// The words of a client, if the entry is its.
     pub(crate) fn read(&self, client: u128) -> Option<[u64; WORDS]> {
-        let [low, high, ..] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let words = self.words();
-        (words != [0; WORDS] && combined(client, words) == [low, high]).then_some(words)
+        let [low, high, words @ ..] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        (words.iter().any(|word| *word != 0) && combined(client, words) == [low, high])
+            .then_some(words)
     }
 
     /// Writes the words of a client; zeroes empty the entry.
