@@ -35,8 +35,13 @@ pub(crate) struct Submission {
 }
 
 impl request::Submission for Submission {
-    fn outcome(&self) -> Option<Result<(), Error>> {
-        self.driver.read(|client| client.outcome(self.key))
+    #[inline]
+    fn take_outcome(&self, take: impl FnOnce(&[Answer])) -> Option<Result<(), Error>> {
+        self.driver.read(|client| {
+            let outcome = client.outcome(self.key)?;
+            take(client.answers(self.key));
+            Some(outcome)
+        })
     }
 
     fn with_answers(&self, act: impl FnOnce(&[Answer])) {

@@ -290,8 +290,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// The outcome of the submission, once that is known; the answers of Redis are taken over then. Where the second
     /// one is not decided, a rejection by the first one stands.
     pub fn take_reply(&self) -> Option<Result<(), Error>> {
-        let outcome = self.submission.get()?.outcome()?;
-        self.take_answers();
+        let outcome = self.submission.get()?.take_outcome(|answers| self.take(answers))?;
         let stands = self.is_second.get() && self.is_violated();
         Some(if stands { Ok(()) } else { outcome })
     }
@@ -493,6 +492,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
 }
 
 /// Gives back what a limit has charged in Redis.
+#[cold]
 fn refund<L: ConfiguredLimit>(submission: impl Submission, limit: &Evaluated<'_, L>) {
     submission.refund(&limit.of_line(), limit.regained_from(limit.charge.cost));
     limit.on_refunded();

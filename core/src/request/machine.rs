@@ -104,8 +104,8 @@ pub struct NoRoom;
 
 /// A request at the client of its store: see [`Client`](crate::client::Client).
 pub trait Submission: Copy {
-    /// The outcome, once there is one.
-    fn outcome(&self) -> Option<Result<(), Error>>;
+    /// The outcome, once there is one: then `take` is run with the answer to each charge, as far as they have come.
+    fn take_outcome(&self, take: impl FnOnce(&[Answer])) -> Option<Result<(), Error>>;
 
     /// Runs `act` with the answer to each charge, as far as they have come.
     fn with_answers(&self, act: impl FnOnce(&[Answer]));

@@ -317,8 +317,10 @@ fn a_block_is_known_in_an_outage() {
 }
 
 impl Submission for Sent {
-    fn outcome(&self) -> Option<Result<(), Error>> {
-        self.0.outcome.get()
+    fn take_outcome(&self, take: impl FnOnce(&[Answer])) -> Option<Result<(), Error>> {
+        let outcome = self.0.outcome.get()?;
+        take(&self.0.answers.borrow());
+        Some(outcome)
     }
 
     fn with_answers(&self, act: impl FnOnce(&[Answer])) {
