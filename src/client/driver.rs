@@ -255,6 +255,7 @@ impl Driver {
 impl State {
     /// Carries out what follows from an event, up to the next transport that is to be started. Most
     /// submissions lead to nothing.
+    #[inline(always)]
     fn carry_out(&mut self) {
         // SAFETY: only NGINX writes it, in this thread.
         if unsafe { ngx_exiting } != 0 && !self.is_leaving {
@@ -270,6 +271,7 @@ impl State {
         }
     }
 
+    #[cold]
     fn leave(&mut self) {
         self.is_leaving = true;
         let (now, timeout) = (monotonic_micros(), shutdown_timeout());
@@ -278,6 +280,7 @@ impl State {
         self.client.leave(limit, now);
     }
 
+    #[inline(never)]
     fn carry_out_actions(&mut self) {
         while self.dial.is_none()
             && let Some(action) = self.client.poll_action()
@@ -365,6 +368,7 @@ impl State {
         }
     }
 
+    #[inline(never)]
     fn set_timer(&mut self, at: Option<u64>) {
         self.timer_at = at;
         match at {

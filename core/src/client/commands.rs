@@ -242,18 +242,23 @@ impl Commands {
     }
 
     /// Removes released requests from a command that was not sent. Returns whether none is left.
+    #[inline]
     pub(super) fn drop_gone(
         &mut self,
         key: CommandKey,
         requests: &mut Requests,
         agenda: &mut Agenda,
     ) -> bool {
+        let Some(command) = self.get(key) else { return true };
+        let is_gone = |member: &Member| !requests.is_waiting(member.request);
+        command.members.iter().any(is_gone) && self.drop_some(key, requests, agenda)
+    }
+
+    /// Removes those requests, of which there are some.
+    #[cold]
+    fn drop_some(&mut self, key: CommandKey, requests: &mut Requests, agenda: &mut Agenda) -> bool {
         let Some(command) = self.get_mut(key) else { return true };
-        let is_gone = |request| !requests.is_waiting(request);
-        if !command.members.iter().any(|member| is_gone(member.request)) {
-            return false;
-        }
-        let gone = command.take_gone(is_gone);
+        let gone = command.take_gone(|request| !requests.is_waiting(request));
         let is_unneeded = command.members.is_empty();
         for member in gone {
             requests.conclude(member, Err(Error::Lost), agenda);

@@ -102,6 +102,7 @@ impl<T: Recycle + Default> Slab<T> {
     }
 
     /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier one.
+    #[inline]
     pub(super) fn reuse(&mut self) -> Key<T> {
         if let Some(index) = self.free.pop()
             && let Some(place) = self.places.get_mut(index as usize)
@@ -109,6 +110,12 @@ impl<T: Recycle + Default> Slab<T> {
             place.generation = place.generation.wrapping_add(1);
             return Key::new(index, place.generation);
         }
+        self.insert_new()
+    }
+
+    /// Adds an entry in a new place.
+    #[cold]
+    fn insert_new(&mut self) -> Key<T> {
         self.insert(T::default())
     }
 }

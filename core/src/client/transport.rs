@@ -36,6 +36,7 @@ impl Client {
     }
 
     /// Starts to connect.
+    #[cold]
     pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
         if let Some(mut link) = self.link(key) {
             let result = link.connect(now);

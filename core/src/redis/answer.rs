@@ -18,6 +18,7 @@ const FEW: usize = 8;
 
 /// Calls `each` with the index and the verdict of each of `charges`, which are one transaction, and
 /// with what came with it, if anything did. `false`, without any call, if this is no reply to them.
+#[inline(never)]
 pub fn verdicts<'q>(
     found: ScriptReply<'_>,
     charges: impl Iterator<Item = Charge<'q>> + Clone,
@@ -49,6 +50,7 @@ pub fn verdicts<'q>(
 /// and its verdict without these charges, which are given back. A single one may have been charged by one
 /// command for several requests, one after the other: `earlier` is how many of them came before. Nothing is
 /// called if this is no reply to them.
+#[inline(never)]
 pub fn unspent<'q>(
     found: ScriptReply<'_>,
     charges: impl Iterator<Item = Charge<'q>> + Clone,

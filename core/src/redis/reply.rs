@@ -281,8 +281,12 @@ impl<'a> ScriptReply<'a> {
 
     /// The length in its first line is right: the frame was found by it.
     fn text(frame: &'a [u8]) -> Option<Self> {
-        let line = frame.iter().position(|byte| *byte == b'\n')?;
-        let text = frame.get(line.saturating_add(1)..)?.strip_suffix(b"\r\n")?;
+        let text = match frame {
+            // Most are short strings.
+            [_, _, _, b'\r', b'\n', text @ ..] => text,
+            _ => frame.get(frame.iter().position(|byte| *byte == b'\n')?.saturating_add(1)..)?,
+        };
+        let text = text.strip_suffix(b"\r\n")?;
         let (seconds, text) = take_digits(text)?;
         let (micros, text) = take_digits(text.strip_prefix(b" ")?)?;
         let now = seconds.checked_mul(SECOND as i64)?.checked_add(micros)?;
