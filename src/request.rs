@@ -14,7 +14,7 @@ use rate_limit_core::charge::Effect;
 use rate_limit_core::client::Error;
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::conf::{LogKey, LogLevel, Policy};
-use rate_limit_core::decision::Status;
+use rate_limit_core::decision::{Decision, Status};
 use rate_limit_core::request::Progress;
 use rate_limit_core::text::log::{Excess, ShownKey};
 
@@ -175,23 +175,27 @@ fn on_reply<'r>(r: Request<'r>, context: &'r Context<'r>, outcome: Result<(), Er
 }
 
 /// Carries out the decision.
+#[inline(always)]
 fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
     context.finish();
-    let Some(outcome) = context.request.decision() else { return Step::INTERNAL_ERROR };
-    debug!(
-        r.log(),
-        "{}, source: {}, after {} us",
-        outcome.status.name(),
-        outcome.source.name(),
-        outcome.wait
-    );
-    if outcome.status != Status::Passed {
-        log_decision(r, &context.request);
+    // It is not copied as a whole.
+    let Some(Decision { status, source, wait, delay, .. }) = context.request.decision() else {
+        return Step::INTERNAL_ERROR;
+    };
+    debug!(r.log(), "{}, source: {}, after {wait} us", status.name(), source.name());
+    match status {
+        Status::Passed => Step::DECLINED,
+        _ => act_on(r, context, status, delay),
     }
-    match outcome.status {
+}
+
+/// Carries out a decision by which the request does not just pass.
+fn act_on<'r>(r: Request<'r>, context: &'r Context<'r>, status: Status, delay: u64) -> Step {
+    log_decision(r, &context.request);
+    match status {
         Status::Delayed => {
-            debug!(r.log(), "delay for {} us", outcome.delay);
-            match context.delay(r, outcome.delay) {
+            debug!(r.log(), "delay for {delay} us");
+            match context.delay(r, delay) {
                 Ok(()) => r.suspend(),
                 Err(OutOfMemory) => Step::INTERNAL_ERROR,
             }

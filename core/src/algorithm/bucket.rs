@@ -184,12 +184,14 @@ impl Bucket {
     }
 
     /// Stores the bucket, if any tokens were taken since so many were missing.
+    #[inline(always)]
     fn keep(&self, before: u64, stored: &mut Stored, now: u64, quota: &Quota) {
         if self.missing > before || self.stepped_back && self.missing > 0 {
             self.write(stored, now, quota, self.missing);
         }
     }
 
+    #[inline(always)]
     fn write(&self, stored: &mut Stored, now: u64, quota: &Quota, missing: u64) {
         let (tokens, debt) = quota.split(missing);
         stored.write(now, State::Bucket(tokens, self.last), debt);

@@ -71,7 +71,7 @@ impl Requests {
 impl Requests {
     /// Adds a request. Until all its commands are on their way it has no outcome. They are as many as the
     /// charges, or fewer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&mut self, charges: &[Charge<'_>]) -> RequestKey {
         let key = self.slab.reuse();
         if let Some(request) = self.slab.get_mut(key) {

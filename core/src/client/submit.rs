@@ -43,7 +43,7 @@ impl Client {
     }
 
     /// All commands of a request are on their way, or have an outcome: unless all have, its time runs.
-    #[inline]
+    #[inline(always)]
     fn on_dispatched(&mut self, key: RequestKey, charges: u32, saved: u32, timeout: u64) {
         if let Some(request) = self.requests.get_mut(key)
             && !request.on_dispatched(charges, saved)

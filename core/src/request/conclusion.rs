@@ -32,6 +32,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.conclude(machine, status, status, Source::None, 0);
     }
 
+    #[inline(always)]
     fn conclude(
         &self,
         machine: &M,
@@ -78,6 +79,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
     /// Counts the request for each limit that had a part in its decision: a limit that allowed what
     /// another rejected had none.
+    #[inline(always)]
     fn count(&self, machine: &M, status: Status, source: Source, wait: u64) {
         if self.limits.is_empty() {
             return;
