@@ -22,7 +22,7 @@ use crate::answer;
 use crate::clock::monotonic_micros;
 use crate::context::{Context, Stage};
 use crate::log::{Decided, Log, admits, cycle_log, debug, log};
-use crate::machine::{Evaluated, LimitedRequest, memory};
+use crate::machine::{Evaluated, LimitedRequest};
 use crate::nginx::{OutOfMemory, Request, Step};
 use crate::shm::Shared;
 
@@ -84,7 +84,7 @@ fn begin(r: Request<'_>, phase: Phase) -> Step {
     if limits.is_empty() || r.is_finalized_by_filter() {
         return Step::DECLINED;
     }
-    let Some(shared) = memory() else { return Step::INTERNAL_ERROR };
+    let Some(shared) = r.memory() else { return Step::INTERNAL_ERROR };
     let (evaluated, unusable) = match evaluate(r, limits, shared) {
         Ok(evaluated) => (evaluated, None),
         Err(Unevaluated::Unusable(effect)) => (&[][..], Some(effect)),
@@ -157,7 +157,7 @@ fn resume<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
 
 /// Acts on the outcome of the submission.
 fn on_reply<'r>(r: Request<'r>, context: &'r Context<'r>, outcome: Result<(), Error>) -> Step {
-    let Some(shared) = memory() else { return Step::INTERNAL_ERROR };
+    let Some(shared) = r.memory() else { return Step::INTERNAL_ERROR };
     if let Err(error) = outcome {
         debug!(r.log(), "not decided by Redis: {error:?}");
     }

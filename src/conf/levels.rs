@@ -107,7 +107,7 @@ impl MainConf {
 
     fn driver_of(&'static self, store: &'static Store) -> Option<&'static Driver> {
         // Without memory there is no limit.
-        self.shared.get().map(|shared| store.driver(&self.scripts, *shared))
+        self.shared.get().map(|shared| store.driver(&self.scripts, shared))
     }
 
     /// The limits that apply to requests.

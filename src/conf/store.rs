@@ -99,13 +99,13 @@ impl Store {
     }
 
     /// This worker's client, with those of the scripts that the store needs.
-    pub(super) fn driver(&'static self, scripts: &Scripts, shared: Shared) -> &'static Driver {
+    pub(super) fn driver(&'static self, scripts: &Scripts, shared: &Shared) -> &'static Driver {
         self.driver.get_or_init(|| {
             let (config, reference) = (self.config.clone(), self.reference.clone());
             let lists = self.lists.iter().map(Vec::as_slice);
             let scripts = scripts.loading(&self.variants, self.has_several).with_lists(lists);
             let password_file = self.password_file.clone().map(PasswordFile::new);
-            Driver::new(config, scripts, reference, self.tls.clone(), password_file, shared)
+            Driver::new(config, scripts, reference, self.tls.clone(), password_file, *shared)
         })
     }
 

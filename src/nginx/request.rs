@@ -23,6 +23,7 @@ use super::ip_address;
 use crate::Module;
 use crate::conf::{LocationConf, MainConf, ServerConf};
 use crate::log::Log;
+use crate::shm::Shared;
 
 /// A request, in a callback of NGINX. It lives for `'r`, and so does what is kept in its pool.
 ///
@@ -223,6 +224,11 @@ impl Request<'_> {
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
         // SAFETY: as above.
         Module::main_conf(unsafe { self.r.as_ref() })
+    }
+
+    /// The memory that the workers of this machine share.
+    pub(crate) fn memory(self) -> Option<&'static Shared> {
+        self.main_conf()?.shared.get()
     }
 
     /// NGINX's own configuration of its location.
