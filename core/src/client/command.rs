@@ -167,7 +167,10 @@ impl Command {
         if let Some(lease) = charge.lease {
             self.leases.set(self.len(), *lease);
         }
-        self.keys.extend_from_slice(charge.key);
+        match self.keys.is_empty() {
+            true => self.keys = SmallVec::from_slice(charge.key),
+            false => self.keys.extend_from_slice(charge.key),
+        }
         self.charges.push(OwnedCharge {
             template: Rc::clone(charge.template),
             key_end: self.keys.len(),

@@ -68,7 +68,9 @@ impl Client {
                 }
                 Incoming::Reply(sent, was_overdue) => {
                     let node = connection.node;
-                    fitness = fitness.and(self.on_reply(sent, was_overdue, &reply, node, now));
+                    if let Err(fault) = self.on_reply(sent, was_overdue, &reply, node, now) {
+                        fitness = fitness.and(Err(fault));
+                    }
                 }
             }
         }
@@ -251,7 +253,9 @@ impl Client {
             let was_unfit = self.pool.nodes.get(node).is_some_and(|node| node.is_unfit);
             let is_fit_again = was_unfit && command.has_charged(verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
-            for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
+            let mut of_each = verdicts.chunks(count);
+            for member in &members {
+                let Some(verdicts) = of_each.next() else { break };
                 self.on_verdicts(key, *member, verdicts, node, found.now(), now);
             }
             if let Some(follower) = self.commands.remove_answered(key, members) {
