@@ -170,6 +170,7 @@ impl Client {
     }
 
     /// Too many requests wait: one more is not sent.
+    #[cold]
     fn turn_away(&mut self, charges: &[Charge<'_>], member: Member) {
         let slot = charges.first().map_or(0, |first| self.slot_of(first));
         if let Some(node) = self.discovery.route(slot) {
@@ -225,6 +226,7 @@ impl Client {
     }
 
     /// Has a held command sent in time for a request.
+    #[inline(never)]
     fn send_in_time(&mut self, key: CommandKey, member: Member, now: u64) {
         if let Some(at) = self.commands.send_in_time(key, member, now) {
             self.agenda.advance_to(Due::Waiting, at);
@@ -283,6 +285,7 @@ impl Client {
     }
 
     /// Adds something to the queue of a connection, and connects if need be.
+    #[inline(always)]
     pub(super) fn push(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
         let Some(connection) = self.pool.connections.get_mut(key) else { return };
         connection.queue.push(owner);
