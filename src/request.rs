@@ -250,6 +250,7 @@ fn words(policy: &Policy, status: Status) -> Option<(ngx_uint_t, &'static str, &
     })
 }
 
+#[cold]
 fn log_group<'r>(r: Request<'r>, request: &LimitedRequest<'r>, effect: Effect) {
     let policy = request.policy();
     let (status, delay) = request.judge(effect);

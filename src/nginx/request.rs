@@ -387,6 +387,10 @@ impl<'r> Request<'r> {
         // SAFETY: the request is valid, and so are the elements of its list of header fields.
         unsafe {
             let mut part = &raw mut (*self.as_ptr()).headers_out.headers.part;
+            // Where the first part is empty there are no others.
+            if (*part).nelts == 0 {
+                return;
+            }
             while !part.is_null() {
                 let elements = (*part).elts.cast::<ngx_table_elt_t>();
                 for index in 0..(*part).nelts {

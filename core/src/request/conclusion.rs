@@ -322,9 +322,12 @@ impl<M: Machine> LimitedRequest<'_, M> {
         let now = self.started;
         let may_lease = self.policy.lease > 0;
         let has_units = || may_lease && machine.holding(limit).is_some_and(|it| it.left(now) > 0);
-        let verdict = machine.denied(limit, now).filter(|_| !has_units());
-        limit.set_verdict(verdict);
-        verdict.is_some()
+        let verdict = machine.denied(limit, now);
+        let is_denied = verdict.is_some() && !has_units();
+        if is_denied {
+            limit.set_verdict(verdict);
+        }
+        is_denied
     }
 
     /// Caches that Redis has rejected the request.
