@@ -2,8 +2,8 @@
 //!
 //! They go to a server that is slow. Were each of them sent at once, a server at more than half of its capacity would get
 //! twice as many commands, stay slow, and cause as many refunds again. So one of them is in flight at a time: the slower the
-//! server is, the fewer it gets. The others wait, up to a bound, and those of one client are joined. They wait as well while
-//! the breaker is open, as it often is when late replies come.
+//! server is, the fewer it gets. The others wait, up to a bound, and those of one client are joined, where that comes to the
+//! same. They wait as well while the breaker is open, as it often is when late replies come.
 
 use std::collections::VecDeque;
 
