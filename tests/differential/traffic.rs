@@ -267,7 +267,7 @@ impl Traffic {
 
     fn next_time(&mut self) -> u64 {
         let gap = self.gap();
-        let back = self.rng.u32(0..40) == 0;
+        let back = self.rng.u32(0..20) == 0;
         let time = if back { self.now.saturating_sub(gap) } else { self.now + gap };
         // Where time is at its end it starts anew: one more step back.
         if TIMES.contains(&time) { time } else { START }

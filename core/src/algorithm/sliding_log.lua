@@ -149,29 +149,6 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     -- a list of another format
     forgotten = -1
   end
-  local is_ahead = first_time and last_time > now
-  if is_ahead or (debt > 0 and debt_since > now) then
-    -- The clock stepped back: what is later than now counts as of now. That is written down even if nothing is spent, as
-    -- it would be of now, and not be forgotten, until the clock has caught up.
-    owed, debt_since = debt, math.min(debt_since, now)
-    local change = function() end
-    if is_ahead then
-      local later, before = search(function(time)
-        return time > now
-      end), first_total - first_spent
-      if later > 0 then
-        before = select(2, entry(later - 1))
-      else
-        first_time, first_total, first_spent = now, total, spent
-      end
-      last_time = now
-      change = function()
-        trim(0, later)
-        push(now, total, total - before)
-      end
-    end
-    write(change, debt, whole_in())
-  end
   if first_time and last_time + period <= now then
     forgotten, spent, total = -1, 0, 0
   elseif first_time and first_time + period <= now then
@@ -180,6 +157,32 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     end)
     first_time, first_total, first_spent = entry(forgotten)
     spent = total - first_total + first_spent
+  end
+  local is_ahead = spent > 0 and last_time > now
+  if is_ahead or (debt > 0 and debt_since > now) then
+    -- The clock stepped back: what is later than now counts as of now. That is written down even if nothing is spent, as
+    -- it would be of now, and not be forgotten, until the clock has caught up.
+    owed, debt_since = debt, math.min(debt_since, now)
+    local later, before
+    if is_ahead then
+      later = search(function(time)
+        return time > now
+      end)
+      if later > forgotten then
+        before = select(2, entry(later - 1))
+      else
+        before = first_total - first_spent
+        first_time, first_total, first_spent = now, total, spent
+      end
+      last_time = now
+    end
+    write(function()
+      trim(forgotten, later)
+      if is_ahead then
+        push(now, total, total - before)
+      end
+    end, debt, whole_in())
+    forgotten = 0
   end
   -- of the debt a limit is forgotten each period, the first one two periods after it last grew
   local made_before = debt_since
