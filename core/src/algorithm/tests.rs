@@ -148,27 +148,28 @@ fn what_takes_longer_than_the_time_since_1970_is_given_back_in_full() {
 fn what_is_given_back_as_one_refund_is_not_spent() {
     let rate = Rate::new(100, 60_000_000).unwrap();
     let begin = 1_763_683_200_000_000 + 30_000_000;
-    for algorithm in Algorithm::ALL {
-        let quota = Quota::new(algorithm, rate, 100).unwrap();
+    let quotas = Algorithm::ALL.map(|algorithm| Quota::new(algorithm, rate, 100).unwrap());
+    for quota in quotas.into_iter().chain(quotas.map(Quota::with_settle)) {
+        let algorithm = quota.algorithm();
         for later in [1, 29_000_000, 30_000_000, 60_000_000] {
             let mut stored = Stored::default();
-            let mut charged = |at| {
-                let verdict = algorithm.decide(&mut stored, at, &quota, 10);
-                algorithm.regained_from(&quota, Charged::new(at, &verdict), 10)
+            let mut charged = |at, cost| {
+                let verdict = algorithm.decide(&mut stored, at, &quota, cost);
+                algorithm.regained_from(&quota, Charged::new(at, &verdict), cost)
             };
-            let (first, second) = (charged(begin), charged(begin + later));
+            let (first, second) = (charged(begin, 10), charged(begin + later, 90));
             let mut give_back = |amount, since| {
                 algorithm.give_back(&mut stored, begin + later, &quota, amount, since);
             };
             if algorithm.is_one_refund(&quota, first, second) {
-                give_back(20, first.min(second));
+                give_back(100, first.min(second));
             } else {
                 give_back(10, first);
-                give_back(10, second);
+                give_back(90, second);
             }
             let remaining = algorithm.decide(&mut stored, begin + later, &quota, 0).remaining;
             let regained = later * 100 / 60_000_000;
-            let lost = if algorithm.regain() == Regain::AtOnce { 0 } else { regained.min(10) };
+            let lost = if algorithm.regain() == Regain::AtOnce { 0 } else { regained };
             assert!(remaining >= 100 - lost, "{algorithm:?}, {later} µs later: {remaining}");
         }
     }
