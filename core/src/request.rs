@@ -249,7 +249,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             if let Some(renewal) = limit.take_renewal() {
                 let granted = |submission: M::Submission| submission.granted(index);
                 let outcome = Outcome {
-                    is_sent: limit.is_sent(),
+                    may_have_run: limit.may_have_run(),
                     is_charged: limit.is_charged(),
                     is_rejected: limit.is_violated(),
                     granted: self.submission.get().map_or(Granted::default(), granted),

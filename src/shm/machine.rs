@@ -51,7 +51,7 @@ impl Machine for Shared {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn end_denials_of_others(&self, limit: &Evaluated<'_, LimitConf>, now: u64) {
         if self.may_be_denied(now) {
             self.denials().end_others(limit.charge.client(), limit.charge.quota.fingerprint());

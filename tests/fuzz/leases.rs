@@ -119,7 +119,7 @@ fn outcome(input: &mut Input<'_>) -> Outcome {
     let (now, ends, charged) = (time(input), time(input), input.number());
     let plain = [(); 3].map(|()| input.number());
     Outcome {
-        is_sent: input.flag(),
+        may_have_run: input.flag(),
         is_charged: input.flag(),
         is_rejected: input.flag(),
         granted: Granted { units, returned, now, ends, plain, held, charged },

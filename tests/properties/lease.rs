@@ -394,12 +394,19 @@ impl World {
         let (quota, span) = (self.plan.quota, self.plan.span);
         let Command { machine, cost, taken, submitted, .. } = self.commands[index];
         self.commands[index].granted = None;
-        let (machine, is_sent) = (&self.machines[machine], true);
+        let (machine, may_have_run) = (&self.machines[machine], true);
         let charge = charge(&quota, cost);
         let is_rejected = !is_charged;
         let is_other_quota = false;
-        let outcome =
-            Outcome { is_sent, is_charged, is_rejected, granted, is_other_quota, span, submitted };
+        let outcome = Outcome {
+            may_have_run,
+            is_charged,
+            is_rejected,
+            granted,
+            is_other_quota,
+            span,
+            submitted,
+        };
         machine.leases().renew(&charge, 0, taken, &outcome, self.now - START + machine.ahead);
     }
 
@@ -702,10 +709,10 @@ fn a_slow_command_takes_nothing() {
                 let verdict = algorithm.decide(&mut redis, now, &quota, 1);
                 let granted = algorithm.grant(&mut redis, now, &quota, &lease, verdict.remaining);
                 now += 50;
-                let (is_charged, is_sent, span, submitted) = (true, true, SECOND, mono);
+                let (is_charged, may_have_run, span, submitted) = (true, true, SECOND, mono);
                 let is_rejected = false;
                 let outcome = Outcome {
-                    is_sent,
+                    may_have_run,
                     is_charged,
                     is_rejected,
                     granted,

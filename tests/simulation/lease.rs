@@ -89,7 +89,7 @@ impl Machine {
         let answers = answers.iter().zip(grants);
         for ((part, taken), (answer, granted)) in plan.parts.iter().zip(taken).zip(answers) {
             let outcome = Outcome {
-                is_sent: answer.node.is_some(),
+                may_have_run: answer.may_have_run,
                 is_charged: answer.is_charged,
                 is_rejected: answer.verdict.is_some_and(|verdict| !verdict.allowed),
                 granted: *granted,

@@ -24,7 +24,9 @@ impl Client {
         now: u64,
     ) -> Result<(), Fault> {
         let is_cluster = self.discovery.has_slots;
-        if let Some(command) = self.commands.get(key).filter(|_| refusal.has_no_effect()) {
+        if refusal.has_no_effect()
+            && let Some(command) = self.commands.get(key)
+        {
             self.requests.on_not_run(command);
         }
         match refusal.kind {

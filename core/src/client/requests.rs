@@ -100,18 +100,19 @@ impl Requests {
 
     /// A command was sent to `node` for its members.
     pub(super) fn on_sent(&mut self, command: &Command, node: NodeKey) {
-        self.set_node(command, Some(node));
+        self.each_answer(command, |answer| (answer.node, answer.may_have_run) = (Some(node), true));
     }
 
     /// A command that was sent has not run.
     pub(super) fn on_not_run(&mut self, command: &Command) {
-        self.set_node(command, None);
+        self.each_answer(command, |answer| answer.may_have_run = false);
     }
 
-    fn set_node(&mut self, command: &Command, node: Option<NodeKey>) {
+    /// Changes the answers to the charges of a command's members.
+    fn each_answer(&mut self, command: &Command, change: impl Fn(&mut Answer)) {
         for member in &command.members {
             if let Some(request) = self.get_mut(member.request) {
-                request.set_node(member.first, command.len(), node);
+                request.answers.iter_mut().skip(member.first).take(command.len()).for_each(&change);
             }
         }
     }
@@ -229,8 +230,10 @@ pub struct Answer {
     pub is_charged: bool,
     /// The effect of the verdict on the request.
     pub effect: Effect,
-    /// The node that was sent the command, if one was, and may have run it.
+    /// The node that was sent the command, if one was.
     pub node: Option<NodeKey>,
+    /// Whether it may have run the command, so that it is never to be sent again.
+    pub may_have_run: bool,
     /// Redis's time of the charge in µs, if a reply has come.
     pub now: u64,
 }
@@ -286,13 +289,6 @@ impl Request {
             self.finish();
         }
         self.open == 0
-    }
-
-    /// So many of its charges are at `node`, or at none.
-    fn set_node(&mut self, first: usize, count: usize, node: Option<NodeKey>) {
-        for answer in self.answers.iter_mut().skip(first).take(count) {
-            answer.node = node;
-        }
     }
 
     /// The verdicts on its charges from the one at `first` have come from `node`, where it was `now`.

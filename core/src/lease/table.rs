@@ -76,8 +76,8 @@ impl Taken {
 /// The outcome of a command with lease arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Whether it was sent, and so may have run.
-    pub is_sent: bool,
+    /// Whether it may have run: it was sent, and not refused as a whole.
+    pub may_have_run: bool,
     /// Whether it has charged the request.
     pub is_charged: bool,
     /// Whether the limit has rejected the request.
@@ -206,7 +206,7 @@ impl<'a> LeaseTable<'a> {
     }
 
     /// Takes note of what came of a command, for a charge about which it had `taken` the lease out: a new
-    /// lease takes its place, or it goes back if nothing was sent. `limit` is the number of the limit, as the owner of
+    /// lease takes its place, or it goes back if nothing can have run. `limit` is the number of the limit, as the owner of
     /// the table numbers them. Answers what became of units.
     pub fn renew(
         &self,
@@ -219,7 +219,8 @@ impl<'a> LeaseTable<'a> {
         if outcome.is_other_quota {
             return self.forget(charge, taken, &outcome.granted);
         }
-        let Outcome { is_sent, is_charged, is_rejected, granted, span, submitted, .. } = *outcome;
+        let Outcome { may_have_run, is_charged, is_rejected, granted, span, submitted, .. } =
+            *outcome;
         let (before, is_renewal) = match taken {
             Taken::Busy => {
                 if let Some(locked) = self.lock(charge.digest.number()) {
@@ -237,7 +238,7 @@ impl<'a> LeaseTable<'a> {
             Taken::Holding(holding) => (holding, true),
         };
         let put = |holding| self.put(charge, limit, holding, is_renewal, now);
-        if is_renewal && !is_sent {
+        if is_renewal && !may_have_run {
             return Renewed { evicted: put(before), ..Renewed::default() };
         }
         let returned = granted.returned;
@@ -536,11 +537,11 @@ mod tests {
         put(&table, 7, 3, holding(5, 10), false, 10);
         for (at, tokens, charged) in [(9, 999, 0), (10, 999, 0), (11, 997, 2)] {
             let granted = Granted::nothing(START + at);
-            let (is_sent, is_charged, is_rejected) = (true, true, false);
+            let (may_have_run, is_charged, is_rejected) = (true, true, false);
             let (span, submitted) = (SPAN, 0);
             let is_other_quota = false;
             let outcome = Outcome {
-                is_sent,
+                may_have_run,
                 is_charged,
                 is_rejected,
                 granted,
@@ -589,7 +590,7 @@ mod tests {
         let table = table(&buckets);
         let limit = charge(7, 1);
         let outcome = |is_charged, submitted, units| Outcome {
-            is_sent: true,
+            may_have_run: true,
             is_charged,
             is_rejected: !is_charged,
             granted: Granted { units, ends: START + submitted + SPAN, ..Granted::nothing(START) },
@@ -663,7 +664,7 @@ mod tests {
         let table = table(&buckets);
         put(&table, 7, 3, holding(5, 0), false, 0);
         let outcome = |granted| Outcome {
-            is_sent: true,
+            may_have_run: true,
             is_charged: true,
             is_rejected: false,
             granted,
@@ -696,10 +697,17 @@ mod tests {
         let lease = taken.report(&quota(), SPAN, end).unwrap();
         assert_eq!((lease.want, lease.report.of, lease.report.unused), (0, 5, 4));
         let granted = Granted { returned: 4, ..Granted::nothing(START + end) };
-        let (is_sent, is_charged, span, submitted) = (true, true, SPAN, end);
+        let (may_have_run, is_charged, span, submitted) = (true, true, SPAN, end);
         let (is_rejected, is_other_quota) = (false, false);
-        let outcome =
-            Outcome { is_sent, is_charged, is_rejected, granted, is_other_quota, span, submitted };
+        let outcome = Outcome {
+            may_have_run,
+            is_charged,
+            is_rejected,
+            granted,
+            is_other_quota,
+            span,
+            submitted,
+        };
         let changes = table.renew(&charge(7, 0), 0, taken, &outcome, end);
         assert_eq!(changes, Renewed { returned: 4, ..Renewed::default() });
         assert_eq!(table.take(&charge(7, 0), end, end + 10), Taken::Busy, "all is reported");

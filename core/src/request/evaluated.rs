@@ -43,8 +43,8 @@ pub struct Evaluated<'a, L> {
     is_charged: Cell<bool>,
     /// Its charge in Redis.
     charged: Cell<Charged>,
-    /// Whether a command about it was sent, and may have run.
-    is_sent: Cell<bool>,
+    /// Whether a command about it may have run.
+    may_have_run: Cell<bool>,
     /// The lease that the command renews, if it does.
     renewal: Cell<Option<&'a Renewal>>,
 }
@@ -86,7 +86,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
             verdict: Cell::new(None),
             is_charged: Cell::new(false),
             charged: Cell::new(Charged::default()),
-            is_sent: Cell::new(false),
+            may_have_run: Cell::new(false),
             renewal: Cell::new(None),
         }
     }
@@ -160,9 +160,9 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.is_charged.get()
     }
 
-    /// Whether a command about it was sent.
-    pub fn is_sent(&self) -> bool {
-        self.is_sent.get()
+    /// Whether a command about it may have run.
+    pub fn may_have_run(&self) -> bool {
+        self.may_have_run.get()
     }
 
     /// Takes over the answer of Redis.
@@ -172,7 +172,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         if let Some(verdict) = &answer.verdict {
             self.charged.set(Charged::new(answer.now, verdict));
         }
-        self.is_sent.set(answer.node.is_some());
+        self.may_have_run.set(answer.may_have_run);
     }
 
     /// Its charge was given back: nothing of it is settled when the request ends.

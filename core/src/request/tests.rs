@@ -143,7 +143,7 @@ impl TestMachine {
         let ends = 2 * START;
         let granted = Granted { units: 5, now: START, ends, plain, ..Granted::default() };
         let outcome = Outcome {
-            is_sent: true,
+            may_have_run: true,
             is_charged: true,
             is_rejected: false,
             granted,
