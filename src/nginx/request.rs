@@ -182,7 +182,7 @@ impl<'r> Request<'r> {
         text: &str,
     ) -> Result<ngx_int_t, OutOfMemory> {
         let body = self.copy(text.as_bytes())?;
-        // What the text tells may have been done.
+        // Things that the text tells may have been done.
         self.ignore_preconditions();
         let kind = ngx_str_t { data: content_type.as_ptr().cast_mut(), len: content_type.len() };
         // SAFETY: all zeroes but for the value is a complex value without variables. The text is in the pool of the
@@ -321,7 +321,7 @@ impl Request<'_> {
             } else if ngx_handle_read_event(read, 0) != Status::NGX_OK.0 {
                 return Step::INTERNAL_ERROR;
             }
-            // What is left of a body goes on being discarded.
+            // The rest of a body goes on being discarded.
             if !self.discards_body() {
                 (*r).read_event_handler = Some(ngx_http_test_reading);
             }

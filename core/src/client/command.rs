@@ -167,7 +167,7 @@ impl Command {
         if let Some(lease) = charge.lease {
             self.leases.set(self.len(), *lease);
         }
-        // What has memory of its own keeps it.
+        // Memory of its own is kept.
         match self.keys.is_empty() && !self.keys.spilled() {
             true => self.keys = SmallVec::from_slice(charge.key),
             false => self.keys.extend_from_slice(charge.key),
