@@ -99,8 +99,13 @@ impl Played {
     }
 
     fn submit(&mut self, key: &str) -> RequestKey {
+        self.submit_for(&QUOTA, key)
+    }
+
+    fn submit_for(&mut self, quota: &Quota, key: &str) -> RequestKey {
         let template = Rc::clone(&self.template);
-        self.client.submit(&[charge(&template, key)], TIMEOUT, self.now)
+        let charge = Charge { quota, ..charge(&template, key) };
+        self.client.submit(&[charge], TIMEOUT, self.now)
     }
 
     fn settle(&mut self, change: i64) {
@@ -525,7 +530,11 @@ fn tireless() -> Played {
 
 /// Requests about these keys that are not decided in time, and are rejected.
 fn reject_late(played: &mut Played, keys: &[&str]) {
-    let requests: Vec<_> = keys.iter().map(|key| played.submit(key)).collect();
+    reject_late_for(&QUOTA, played, keys);
+}
+
+fn reject_late_for(quota: &Quota, played: &mut Played, keys: &[&str]) {
+    let requests: Vec<_> = keys.iter().map(|key| played.submit_for(quota, key)).collect();
     played.turn();
     played.sent();
     played.wait(TIMEOUT);
@@ -585,6 +594,21 @@ fn late_refunds_of_one_client_are_one() {
     let sent = played.sent();
     assert_eq!((keys_in(&sent).as_str(), sent.contains("\r\n$2\r\n-2\r\n")), ("b", true), "{sent}");
     played.receive(FOUND);
+    assert_eq!(refunded(&mut played), "");
+}
+
+/// Were they joined, what a settled limit charged later than the first one would stay spent.
+#[test]
+fn late_refunds_of_different_times_come_back_alone_where_a_limit_is_settled() {
+    let (mut played, quota) = (tireless(), QUOTA.with_settle());
+    reject_late_for(&quota, &mut played, &["a", "b"]);
+    reject_late_for(&quota, &mut played, &["b"]);
+    played.receive_at_once(&FOUND.repeat(2));
+    played.receive_at_once(&FOUND.replace("123456", "123457"));
+    for key in ["a", "b", "b"] {
+        assert_eq!(refunded(&mut played), key);
+        played.receive(FOUND);
+    }
     assert_eq!(refunded(&mut played), "");
 }
 
