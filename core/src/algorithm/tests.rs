@@ -174,3 +174,19 @@ fn what_is_given_back_as_one_refund_is_not_spent() {
         }
     }
 }
+
+/// A client's own quota may have other windows than the line, which is all that is known where charges are joined.
+#[test]
+fn what_was_charged_in_two_windows_of_an_override_comes_back_in_full() {
+    let begin = 1_763_683_200_000_000;
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let quota = |rate: &str| Quota::new(algorithm, rate.parse().unwrap(), 100).unwrap();
+        let (line, own) = (quota("100r/m").with_override(), quota("100r/s"));
+        let (first, second) = (begin, begin + 5_000_000);
+        let mut stored = Stored::default();
+        algorithm.decide(&mut stored, second, &own, 90);
+        let since = if algorithm.is_one_refund(&line, first, second) { first } else { second };
+        algorithm.give_back(&mut stored, second, &own, 90, since);
+        assert_eq!(algorithm.decide(&mut stored, second, &own, 0).remaining, 100, "{algorithm:?}");
+    }
+}
