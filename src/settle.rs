@@ -11,7 +11,7 @@ use rate_limit_core::metrics::SettlementResult;
 
 use crate::context::Context;
 use crate::log::{debug, unusable};
-use crate::machine::{LimitedRequest, memory};
+use crate::machine::LimitedRequest;
 use crate::nginx::Request;
 use crate::shm::Shared;
 
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn log(r: *mut ngx_http_request_t) -> ngx_int_t {
 fn settle(r: Request<'_>) {
     if r.is_main()
         && let Some(latest) = Context::find(r)
-        && let Some(shared) = memory()
+        && let Some(shared) = r.memory()
     {
         let contexts = Phase::ALL.into_iter().filter_map(|phase| latest.of(phase));
         contexts.for_each(|context| settle_phase(r, &context.request, shared));
