@@ -272,7 +272,7 @@ impl Script {
     /// A script of this Lua source, without its comments and indentation: each server is sent it, and
     /// hashes it. `$max_debt` and `$max_spent` stand for how many limits a client may owe, and have spent in all.
     pub fn new(source: String) -> Self {
-        let source = with_numbers(&minify(&source));
+        let source = minify(&with_numbers(&source));
         let sha = sha1_smol::Sha1::from(&source).digest().to_string();
         Self { source, sha }
     }
