@@ -78,12 +78,13 @@ impl Holds {
         self.older.units == 0 && self.newer.units == 0
     }
 
-    /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
-    /// name then: that of a hold is even.
+    /// Ends holds that last longer than one that begins now: the clock has stepped back. What they held begins to come back,
+    /// as their machines may not report it any more.
     pub(super) fn correct(&mut self, now: u64, quota: &Quota) {
-        let latest = now.saturating_add(Hold::longest(quota)) | 1;
-        for hold in [&mut self.older, &mut self.newer] {
-            hold.until = hold.until.min(latest);
+        if self.ends() > now.saturating_add(Hold::longest(quota)) {
+            for hold in [&mut self.older, &mut self.newer] {
+                hold.until = hold.until.min(now);
+            }
         }
     }
 
