@@ -47,6 +47,19 @@ fn a_log_never_has_more_entries_than_its_limit() {
     }
 }
 
+/// If many entries are later, it comes off the oldest ones, and is no more than was spent until then.
+#[test]
+fn what_is_given_back_late_is_no_more_than_was_spent_by_then() {
+    for (since, remaining) in [(MINUTE * 9 / 10, 10), (MINUTE / 2, 50), (MINUTE, 0)] {
+        let mut lab = Lab::new();
+        fill(&mut lab, Algorithm::SlidingLog, 100);
+        let charge = Charge::new(KEY.to_owned(), quota(Algorithm::SlidingLog, 100), 60);
+        let step = Step::give_back(NOW, charge, NOW - since);
+        let left = lab.run(&[step])[0].verdicts[0].map(|verdict| verdict.remaining);
+        assert_eq!(left, Some(remaining), "{since} µs ago");
+    }
+}
+
 /// A decision must not stall Redis, however long the log is. The numbers, which are printed, are in
 /// docs/algorithms.md; what is asserted holds on any machine.
 #[test]

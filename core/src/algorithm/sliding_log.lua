@@ -207,12 +207,8 @@ local function sliding_log(key, now, cost, limit, period, block, since, requeste
     end))
     if count - past > 16 then
       -- off the oldest entries, which costs less: what is left is removed later
-      local back = math.min(amount, spent)
-      if back == spent then
-        return back, function()
-          trim(-1)
-        end
-      end
+      local _, before, first = entry(past)
+      local back = math.min(amount, before - first - base)
       local oldest = search(function(_, reached)
         return reached > base + back
       end)

@@ -103,8 +103,9 @@ fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
 /// So many entries may be later than those that are given back: their totals are written anew.
 const MAX_LATER: usize = 16;
 
-/// Gives back from the entries of that time, or from those before it. If many entries are later, it is the
-/// oldest ones, which costs less: what is left is then removed later, and no more passes.
+/// Gives back from the entries of that time, or from those before it. If many entries are later, as much comes off the
+/// oldest ones, which costs less: what is left is then removed later, and no more passes. Where Redis has lost the entry,
+/// nothing comes off those of others.
 ///
 /// A debt stays: what was charged is an entry.
 fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
@@ -159,7 +160,7 @@ struct Log {
 
 impl Log {
     fn spent(&self) -> u64 {
-        self.entries.iter().fold(0, |spent, (_, cost)| cost.saturating_add(spent))
+        spent(self.entries.iter())
     }
 
     fn remaining(&self, quota: &Quota) -> u64 {
@@ -169,15 +170,16 @@ impl Log {
     /// Removes as much of the entries that are not later than `since`. Returns whether any was removed.
     fn remove(&mut self, since: u64, amount: u64) -> bool {
         let later = self.entries.iter().rev().take_while(|(time, _)| *time > since).count();
-        let removed = match later <= MAX_LATER {
-            true => {
-                let kept = self.entries.split_off(self.entries.len() - later);
-                let removed =
-                    remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
-                self.entries.extend(kept);
-                removed
-            }
-            false => remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front),
+        let earlier = self.entries.len() - later;
+        let removed = if later <= MAX_LATER {
+            let kept = self.entries.split_off(earlier);
+            let removed =
+                remove(&mut self.entries, amount, VecDeque::pop_back, VecDeque::push_back);
+            self.entries.extend(kept);
+            removed
+        } else {
+            let amount = amount.min(spent(self.entries.iter().take(earlier)));
+            remove(&mut self.entries, amount, VecDeque::pop_front, VecDeque::push_front)
         };
         removed > 0
     }
@@ -232,6 +234,10 @@ impl Log {
 }
 
 type LogEntries = VecDeque<(u64, u64)>;
+
+fn spent<'a>(entries: impl Iterator<Item = &'a (u64, u64)>) -> u64 {
+    entries.fold(0, |spent, (_, cost)| cost.saturating_add(spent))
+}
 
 /// Removes as much from one end, and returns how much that was.
 fn remove(
@@ -310,5 +316,20 @@ mod tests {
         assert_eq!((log.spent(), log.remaining(&quota)), (u64::MAX, 0));
         assert_eq!(log.reset(1, &quota), u64::MAX - 1);
         assert_eq!(log.entries_forgotten(u64::MAX, &quota), Some(u64::MAX));
+    }
+    /// Redis has lost the charge: what others have spent since stays spent.
+    #[test]
+    fn later_entries_stay_however_many_they_are() {
+        let quota = Quota::new(Algorithm::SlidingLog, "100r/m".parse().unwrap(), 100).unwrap();
+        let since = 60 * 1_000_000;
+        for later in [MAX_LATER as u64, MAX_LATER as u64 + 1, 90] {
+            let mut stored = Stored::default();
+            charge(&mut stored, since - 1, &quota, 3);
+            for at in 1..=later {
+                decide(&mut stored, since + at, &quota, 1);
+            }
+            give_back(&mut stored, since + later, &quota, 50, Some(since));
+            assert_eq!(spent_at(&stored, since + later, &quota), later, "{later} entries");
+        }
     }
 }

@@ -218,11 +218,8 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
     let (rate, verdict) = (limit.quota.rate(), &limit.verdict);
     let (count, period) = (u128::from(rate.count()), u128::from(rate.period_at(now)));
     let more = match limit.quota.algorithm().is_continuous() {
-        true => {
-            let interval = rate.period().div_ceil(rate.count());
-            let wait = if verdict.remaining == 0 { until_first(limit) } else { 0 };
-            interval.max(wait).min(verdict.reset)
-        }
+        true if verdict.remaining == 0 => until_first(limit).clamp(1, verdict.reset.max(1)),
+        true => rate.period().div_ceil(rate.count()).min(verdict.reset),
         false => verdict.reset,
     };
     let spend = (u128::from(verdict.remaining) * period).div_ceil(count);
@@ -341,6 +338,9 @@ mod tests {
         assert_eq!(line(0, 10_000_000)[1], item(0, 1));
         assert_eq!(line(0, 40_000_000)[1], item(0, 31), "a debt of 30");
         assert_eq!(line(3, 40_000_000)[1], item(3, 3), "a hold");
+        let slow = |reset| lines(IETF, &[bucket("1r/m", 2, 0, reset)], None);
+        assert_eq!(slow(61_000_000)[1], item(0, 1), "most of a unit is back");
+        assert_eq!(slow(0)[1], item(0, 1), "what ends meanwhile is not known");
     }
 
     /// `r` and `t` of the only limit.
