@@ -238,13 +238,12 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Takes note of what came of the leases that were to be renewed.
     #[inline]
     fn renew_leases(&self, machine: &M) {
-        let span = self.lease_span();
-        if span > 0 {
-            self.renew(machine, span);
+        if self.policy.lease > 0 {
+            self.renew(machine);
         }
     }
 
-    fn renew(&self, machine: &M, span: u64) {
+    fn renew(&self, machine: &M) {
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(renewal) = limit.take_renewal() {
                 let granted = |submission: M::Submission| submission.granted(index);
@@ -254,12 +253,13 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
                     is_rejected: limit.is_violated(),
                     granted: self.submission.get().map_or(Granted::default(), granted),
                     is_other_quota: limit.has_other_quota(),
-                    span,
+                    span: self.lease_span(),
                     // The second submission was later. Its lease ends so much earlier, and what is spent of it counts
                     // as spent so much later: that takes something, and lets nothing more pass.
                     submitted: self.started,
                 };
                 machine.renew_lease(limit, renewal.taken, &outcome);
+                limit.look(|| Some((machine.holding(limit)?, machine.now())));
             }
         }
     }

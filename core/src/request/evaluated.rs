@@ -8,8 +8,8 @@ use crate::client::Answer;
 use crate::decision::{self, Shown, Status, Verdict};
 use crate::deny_cache;
 use crate::key::Digest;
-use crate::lease::Lease;
 use crate::lease::table::Taken;
+use crate::lease::{Holding, Lease};
 use crate::limit::Quota;
 use crate::overrides::Override;
 
@@ -190,6 +190,20 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     pub(super) fn take_renewal(&self) -> Option<&'a Renewal> {
         self.renewal.take()
+    }
+
+    /// What remains for a request of cost 0, which takes no lease out: Redis counts all of that as spent, but what is left
+    /// of it is here, at that time.
+    pub(super) fn look(&self, lease: impl FnOnce() -> Option<(Holding, u64)>) {
+        let Charge { quota, cost, .. } = self.charge;
+        if cost == 0
+            && self.allows()
+            && !self.has_other_quota()
+            && let Some((mut holding, now)) = lease()
+            && let Some(verdict) = holding.spend(quota, 0, now)
+        {
+            self.set_verdict(Some(verdict));
+        }
     }
 
     /// Whether a rejection may come from the deny cache.

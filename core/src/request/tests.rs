@@ -756,6 +756,24 @@ fn what_redis_rejects_is_spent_from_a_lease_that_has_come() {
     assert_eq!(to.released.get(), Some((true, None)), "no reply may charge it besides");
 }
 
+/// The other limit has no lease, so that Redis decides.
+#[test]
+fn a_look_shows_what_is_left_of_a_lease() {
+    let machine = TestMachine::new(ROOM);
+    let mut limits = [1, 2].map(|number| limit(number, Effect::Enforced, false));
+    limits[0].charge.cost = 0;
+    let limits = leak(limits);
+    let lease = policy(|policy| policy.lease = 1_000);
+    let request: TestRequest = LimitedRequest::new(lease, limits, START);
+    machine.put_lease(&limit(1, Effect::Enforced, false));
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    let _ = reply(&request, &machine, to, &[answer(true, true), answer(true, true)]);
+    assert_eq!(status_and_source(&request), (Status::Passed, Source::Redis));
+    assert_eq!(limits[0].verdict().unwrap().remaining, 9);
+    assert_eq!(machine.holding(&limits[0]).unwrap().units(), 5, "it goes on");
+}
+
 #[test]
 fn after_an_outage_both_this_machine_and_redis_must_allow() {
     for (spent, redis, expected, used) in [

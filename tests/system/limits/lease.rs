@@ -323,6 +323,25 @@ fn a_quota_endpoint_sees_what_a_lease_has_left() {
     }
 }
 
+/// Redis decides, as the other limit has no lease, and counts what this machine has left as spent.
+#[test]
+fn a_quota_endpoint_of_several_limits_sees_what_a_lease_has_left() {
+    for limit in ["capacity=1000", "algorithm=gcra burst=999"] {
+        let redis = Redis::start();
+        let line = |cost: &str| format!("rate_limit_redis a rate=1r/h {limit} cost={cost};");
+        let both = line("0") + "rate_limit_redis b name=b rate=1r/h capacity=5000 cost=0;";
+        let nginx = leased(&redis)
+            .server(&(location("/", &line("1")) + &location("/left", &both)))
+            .start_connected(&redis);
+        let mut http = nginx.http();
+        let decisions: Vec<_> = (0..30).map(|_| http.get("/").decision().to_owned()).collect();
+        assert_eq!(decisions[29], "PASSED lease", "{decisions:?}");
+        let left = http.get("/left");
+        assert_eq!((left.decision(), quota(&left)[1]), ("PASSED redis", 970), "{limit}");
+        assert_eq!(http.get("/").decision(), "PASSED lease", "it goes on");
+    }
+}
+
 /// Redis counts the units of a lease as spent while the reply that brings them is under way: who is rejected because
 /// of them is charged once more.
 #[test]
