@@ -69,13 +69,16 @@ pub use usage::{Usage, wakes};
 /// that passes waits for events, and never so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` holds; panics, naming `what`, if it does not within `timeout`.
+/// Waits until `condition` holds; panics, naming `what`, if it does not within `timeout`. The longer that takes, the less
+/// often it looks, to leave the processor to other tests.
 #[track_caller]
 pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool, what: &str) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < timeout, "not within {timeout:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        let pause =
+            (start.elapsed() / 10).clamp(Duration::from_millis(5), Duration::from_millis(25));
+        std::thread::sleep(pause);
     }
 }
 
