@@ -22,6 +22,7 @@ pub mod local;
 pub mod lock;
 pub mod manage;
 pub mod metrics;
+pub mod outage;
 pub mod overrides;
 pub mod rate;
 pub mod redis;

@@ -67,6 +67,8 @@ struct State {
     timer: Rc<Timer>,
     /// When the timer expires, in µs.
     timer_at: Option<u64>,
+    /// When it is time to look for outages that were not to be logged before, in µs.
+    report_at: Option<u64>,
     turn_end: Rc<Posted>,
     is_leaving: bool,
     /// The transport that is to be started next, when the state is not borrowed any more.
@@ -83,6 +85,8 @@ struct State {
 struct KnownNode {
     key: NodeKey,
     record: NodeEntry,
+    /// Why this worker has found it down, if that may have to be logged later.
+    reason: Option<String>,
     /// The TLS name and session of the server, if TLS is used.
     peer: Option<Rc<Peer>>,
 }
@@ -114,6 +118,7 @@ impl Driver {
             nodes: Vec::new(),
             timer: Rc::new(Timer::background()),
             timer_at: None,
+            report_at: None,
             turn_end: Rc::new(Posted::new()),
             is_leaving: false,
             dial: None,
@@ -265,7 +270,7 @@ impl State {
             self.carry_out_actions();
         }
         self.wait_for_requests();
-        let at = self.client.timer();
+        let at = self.client.timer().into_iter().chain(self.report_at).min();
         if self.timer_at != at {
             self.set_timer(at);
         }
@@ -299,8 +304,8 @@ impl State {
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
-                Action::Down(node, reason) => self.log_down(node, &reason),
-                Action::StillDown(node, reason) => self.log_still_down(node, &reason),
+                Action::Down(node, reason) => self.log_down(node, reason),
+                Action::StillDown(node, reason) => self.log_still_down(node, reason),
                 Action::Up(node) => self.find_up(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),
@@ -382,8 +387,12 @@ impl State {
 
     /// The timer has expired.
     fn on_timer(&mut self) {
+        let now = monotonic_micros();
         if let Some(at) = self.timer_at.take() {
-            self.count_lag(monotonic_micros().saturating_sub(at));
+            self.count_lag(now.saturating_sub(at));
+        }
+        if self.report_at.is_some_and(|at| at <= now) {
+            self.report();
         }
         self.check_timer();
     }

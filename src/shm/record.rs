@@ -11,6 +11,7 @@ use rate_limit_core::key;
 use rate_limit_core::metrics::{
     AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
+use rate_limit_core::outage::Outages;
 use rate_limit_core::text::metrics;
 
 use super::worker::{self, PerWorker};
@@ -64,9 +65,9 @@ pub(crate) enum NodeEntry {
 #[repr(C)]
 pub(crate) struct NodeRecord {
     name: Name,
-    /// The Unix time in ms since which it is down; 0 if it is not.
-    down_since: AtomicU64,
-    /// 1 if a worker has found it up again since, else 0.
+    /// Its outages, and what of them is logged.
+    pub(crate) outages: Outages,
+    /// 1 if a worker has found it up again since the latest began, else 0.
     is_found_up: AtomicU64,
     /// The number of the reason that was logged, if it is down.
     cause: AtomicU64,
@@ -76,8 +77,6 @@ pub(crate) struct NodeRecord {
     latest_cause_since: AtomicU64,
     /// The Unix time in ms since which it is slow, and a log line says so; else 0.
     slow_since: AtomicU64,
-    /// Requests that it did not decide since its last answer.
-    undecided: AtomicU64,
     /// The Unix time in ms of the last warning in the log.
     warned: AtomicU64,
     /// One for each of [`CommandKind::ALL`].
@@ -228,10 +227,10 @@ impl NodeRecord {
         add_all(&self.commands, &counts.commands);
         add_all(&self.errors, &counts.errors);
         if counts.undecided > 0 {
-            self.undecided.fetch_add(counts.undecided.into(), Ordering::Relaxed);
+            self.outages.count_undecided(counts.undecided.into());
         }
         if counts.has_answered {
-            self.on_answered();
+            self.outages.on_answered();
         }
     }
 
@@ -293,11 +292,12 @@ impl NodeRecord {
     /// Resets all counters.
     fn clear(&self) {
         let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
-        let states = [&self.down_since, &self.is_found_up, &self.slow_since, &self.undecided];
+        let states = [&self.is_found_up, &self.slow_since];
         let states = states.into_iter().chain(causes).chain([&self.warned]);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
         counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.outages.clear();
     }
 
     /// Marks the node as slow since `now`; whether that is to be logged: it was not marked before, and
@@ -323,14 +323,22 @@ impl NodeRecord {
     /// Marks the node as down since `now`, for the reason of this number; whether it was not marked before.
     pub(crate) fn mark_down(&self, now: u64, cause: u64) -> bool {
         self.slow_since.store(0, Ordering::Relaxed);
-        let is_new =
-            self.down_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let is_new = self.outages.begin(now);
         if is_new {
             self.is_found_up.store(0, Ordering::Relaxed);
             self.cause.store(cause, Ordering::Relaxed);
             self.latest_cause.store(cause, Ordering::Relaxed);
         }
         is_new
+    }
+
+    /// Whether the caller is to log that the node is down, for the reason of this number; see [`Outages::admits_line`].
+    pub(crate) fn admits_down(&self, now: u64, cause: u64, is_new: bool) -> bool {
+        let admits = self.outages.admits_line(now, is_new);
+        if admits {
+            self.cause.store(cause, Ordering::Relaxed);
+        }
+        admits
     }
 
     /// Takes note of the number of the reason for which a node that is down could not be reached; whether that is to be
@@ -340,21 +348,21 @@ impl NodeRecord {
             self.latest_cause_since.store(now, Ordering::Relaxed);
             return false;
         }
-        self.down_since.load(Ordering::Relaxed) != 0
+        self.outages.is_logged()
             && now.abs_diff(self.latest_cause_since.load(Ordering::Relaxed)) >= lasting
             && self.cause.swap(cause, Ordering::Relaxed) != cause
     }
 
     /// A worker has found the node up. Returns whether it was marked as down.
     pub(crate) fn find_up(&self) -> bool {
-        let was_down = self.down_since.load(Ordering::Relaxed) != 0;
+        let was_down = self.outages.is_down();
         if was_down {
             self.is_found_up.store(1, Ordering::Relaxed);
         }
         was_down
     }
 
-    /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was marked as down:
+    /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was logged as down:
     /// since when, and how many requests it did not decide.
     pub(crate) fn mark_up(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<(u64, u64)> {
         // Each worker publishes its view, and what it has found, before it looks at those of others: of the last two, one
@@ -367,19 +375,7 @@ impl NodeRecord {
             return None;
         }
         self.is_found_up.store(0, Ordering::Relaxed);
-        match self.down_since.swap(0, Ordering::Relaxed) {
-            0 => None,
-            since => Some((since, self.undecided.swap(0, Ordering::Relaxed))),
-        }
-    }
-
-    /// The node has answered a command: requests that it did not decide before are no outage.
-    fn on_answered(&self) {
-        if self.undecided.load(Ordering::Relaxed) != 0
-            && self.down_since.load(Ordering::Relaxed) == 0
-        {
-            self.undecided.store(0, Ordering::Relaxed);
-        }
+        self.outages.end()
     }
 
     /// Admits a warning to the log at `now`, if there was none in the `pause` ms before.

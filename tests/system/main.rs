@@ -68,6 +68,7 @@ mod failures {
     mod chaos;
     mod down;
     mod faults;
+    mod flapping;
     mod local;
 }
 

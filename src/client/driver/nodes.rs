@@ -5,10 +5,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
+use rate_limit_core::outage::{self, Untold};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
-use crate::clock::unix_ms;
+use crate::clock::{monotonic_micros, unix_ms};
 use crate::log::{cycle_log, log};
 use crate::shm::NodeRecord;
 
@@ -24,10 +25,15 @@ impl State {
     }
 
     /// Withdraws this worker's view of all nodes.
-    pub(super) fn hide_all(&self) {
-        for known in self.nodes.iter().flatten() {
-            self.set_view(known.key, None, false);
+    pub(super) fn hide_all(&mut self) {
+        for key in self.known_keys() {
+            self.set_view(key, None, false);
+            self.log_untold(key, true);
         }
+    }
+
+    fn known_keys(&self) -> Vec<NodeKey> {
+        self.nodes.iter().flatten().map(|known| known.key).collect()
     }
 
     /// Counts how long a reply or a deadline waited for the worker, in µs, where that is known.
@@ -44,7 +50,11 @@ impl State {
             .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
         if !is_known {
             let record = self.shared.node(self.client.node(key)?.name(), &self.store);
-            place(&mut self.nodes, key.index(), KnownNode { key, record, peer: None });
+            place(
+                &mut self.nodes,
+                key.index(),
+                KnownNode { key, record, reason: None, peer: None },
+            );
             self.set_view(key, Some(View::default()), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
@@ -96,7 +106,7 @@ impl State {
         }
     }
 
-    pub(super) fn set_view(&self, key: NodeKey, view: Option<View>, is_first: bool) {
+    pub(super) fn set_view(&mut self, key: NodeKey, view: Option<View>, is_first: bool) {
         if let Some(record) = self.record(key) {
             // SAFETY: set before any worker runs.
             record.set_view(unsafe { ngx_worker }, view, is_first);
@@ -110,6 +120,7 @@ impl State {
 
     pub(super) fn forget(&mut self, key: NodeKey) {
         self.set_view(key, None, false);
+        self.log_untold(key, true);
         if self.record(key).is_some()
             && let Some(known) = self.nodes.get_mut(key.index())
         {
@@ -123,43 +134,89 @@ impl State {
         Some((self.record(key)?, self.client.node(key)?.name()))
     }
 
-    /// Logs, once for all workers, that a node is down.
-    pub(super) fn log_down(&mut self, key: NodeKey, reason: &str) {
+    /// This worker has found a node down.
+    pub(super) fn log_down(&mut self, key: NodeKey, reason: String) {
+        let Some(known) = self.known(key) else { return };
+        let is_new = known.record.mark_down(unix_ms(), cause(&reason));
+        self.log_reason(key, reason, is_new);
+    }
+
+    /// This worker has not reached a node that is down.
+    pub(super) fn log_still_down(&mut self, key: NodeKey, reason: String) {
+        self.log_reason(key, reason, false);
+    }
+
+    /// Logs, once for all workers, that a node is down, or that it is down for another reason than was logged last. If the
+    /// line is not to come yet the reason is kept for it.
+    fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
         let Some((record, name)) = self.named(key) else { return };
-        if record.mark_down(unix_ms(), cause(reason)) {
+        let (now, number) = (unix_ms(), cause(&reason));
+        if record.admits_down(now, number, is_new) {
             log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
-        } else {
-            self.log_still_down(key, reason);
+        } else if record.mark_cause(now, number, LASTING) {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
+        } else if record.outages.awaits_line()
+            && let Some(known) = self.known(key)
+        {
+            known.reason = Some(reason);
+            self.report_later();
         }
     }
 
-    /// Logs, once for all workers, that a node is down for another reason than was logged last.
-    pub(super) fn log_still_down(&mut self, key: NodeKey, reason: &str) {
-        if let Some((record, name)) = self.named(key)
-            && record.mark_cause(unix_ms(), cause(reason), LASTING)
-        {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
+    /// Logs what of all nodes was not to be logged before.
+    pub(super) fn report(&mut self) {
+        self.report_at = None;
+        for key in self.known_keys() {
+            if let Some(reason) = self.known(key).and_then(|known| known.reason.take()) {
+                self.log_reason(key, reason, false);
+            }
+            self.log_untold(key, false);
+        }
+    }
+
+    fn report_later(&mut self) {
+        let at = || monotonic_micros().saturating_add(outage::LASTING * MILLISECOND);
+        self.report_at.get_or_insert_with(at);
+    }
+
+    /// Logs, once for all workers, the outages of a node that had no lines of their own, if it is time for that, or `at_once`.
+    fn log_untold(&mut self, key: NodeKey, at_once: bool) {
+        let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
+        if let Some(untold) = record.outages.take_untold(unix_ms(), at_once) {
+            let Untold { number, span, undecided } = untold;
+            let (name, seconds) = (node.name(), span as f64 / 1_000.0);
+            log!(
+                NGX_LOG_ERR,
+                cycle_log(),
+                "redis {name} was briefly down {number} times in {seconds:.3} s, {undecided} requests were not decided by it"
+            );
+        } else if record.outages.has_untold() {
+            self.report_later();
         }
     }
 
     /// This worker has found a node up.
     pub(super) fn find_up(&mut self, key: NodeKey) {
-        if self.known(key).is_some_and(|known| known.record.find_up()) {
+        let Some(known) = self.known(key) else { return };
+        known.reason = None;
+        if known.record.find_up() {
             self.log_up(key);
         }
     }
 
     /// Logs, once for all workers, that a node is up again, if one has found it so and none sends it no requests: a server
     /// that has no room for all of them is not up.
-    fn log_up(&self, key: NodeKey) {
+    fn log_up(&mut self, key: NodeKey) {
         let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
-        let Some((since, undecided)) = record.mark_up(|| self.shared.living()) else { return };
-        let (name, seconds) = (node.name(), unix_ms().saturating_sub(since) as f64 / 1_000.0);
-        log!(
-            NGX_LOG_ERR,
-            cycle_log(),
-            "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
-        );
+        if let Some((since, undecided)) = record.mark_up(|| self.shared.living()) {
+            let (name, seconds) = (node.name(), unix_ms().saturating_sub(since) as f64 / 1_000.0);
+            log!(
+                NGX_LOG_ERR,
+                cycle_log(),
+                "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
+            );
+        }
+        self.log_untold(key, false);
     }
 
     /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
