@@ -60,6 +60,10 @@ impl request::Submission for Submission {
         self.driver.read(|client| client.unspent(self.key, charge))
     }
 
+    fn reserve(&self) {
+        self.driver.reserve();
+    }
+
     fn release(&self, refund: bool, wait: Option<u64>) {
         self.driver.release(self.key, refund, wait);
     }

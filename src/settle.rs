@@ -9,9 +9,10 @@ use ngx::ffi::{ngx_http_request_t, ngx_int_t};
 use rate_limit_core::conf::limit::Phase;
 use rate_limit_core::metrics::SettlementResult;
 
+use crate::client::Driver;
 use crate::context::Context;
 use crate::log::{debug, unusable};
-use crate::machine::LimitedRequest;
+use crate::machine::{Evaluated, LimitedRequest};
 use crate::nginx::Request;
 use crate::shm::Shared;
 
@@ -40,17 +41,13 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
     let local = request.take_local();
     for limit in request.reservations() {
         let reservations = limit.limit.reservations(shared);
-        let cost = match limit.limit.real_cost(r) {
-            Ok(Some(cost)) => cost,
-            Ok(None) => {
-                reservations.stand();
-                continue;
+        let driver = driver_of(r, limit);
+        let Some(cost) = real_cost(r, limit) else {
+            reservations.stand();
+            if let Some(driver) = driver {
+                driver.stand();
             }
-            Err(error) => {
-                unusable(r.log(), &error, limit.name());
-                reservations.stand();
-                continue;
-            }
+            continue;
         };
         debug!(r.log(), "settle limit {}: {cost} instead of {}", limit.name(), limit.charge.cost);
         // Both are up to 2^54.
@@ -61,15 +58,30 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
         {
             shared.settle(limit, charge, change);
         }
-        match r.main_conf().and_then(|main| main.driver(limit.limit.store()?)) {
-            Some(driver) if limit.is_charged() => {
+        match driver {
+            Some(driver) => {
                 if change > 0 {
                     shared.end_denials_of(limit);
                 }
                 let since = limit.regained_from(change.unsigned_abs());
                 driver.settle(&limit.of_line(), since, change, reservations);
             }
-            _ => reservations.end(SettlementResult::Settled),
+            None => reservations.end(SettlementResult::Settled),
         }
     }
+}
+
+/// The client of the store in which a limit was charged, if it was.
+fn driver_of(r: Request<'_>, limit: &Evaluated<'_>) -> Option<&'static Driver> {
+    let store = limit.limit.store().filter(|_| limit.is_charged())?;
+    r.main_conf()?.driver(store)
+}
+
+/// What a request has really cost; `None` if its reservation stands.
+fn real_cost(r: Request<'_>, limit: &Evaluated<'_>) -> Option<u64> {
+    let cost = limit.limit.real_cost(r);
+    cost.unwrap_or_else(|error| {
+        unusable(r.log(), &error, limit.name());
+        None
+    })
 }

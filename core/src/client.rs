@@ -17,10 +17,10 @@
 //!
 //! - **Commands:** [`start`](Client::start) once, [`submit`](Client::submit) for each request,
 //!   [`release`](Client::release) when the request has taken its outcome or has gone,
-//!   [`refund`](Client::refund) and [`settle`](Client::settle) afterwards, and
-//!   [`leave`](Client::leave) when the worker shuts down. Where the store's password is in a file,
-//!   [`set_password`](Client::set_password) when it was read again: before `on_connected`, and after
-//!   [`Action::Login`], which [`login`](Client::login) answers.
+//!   [`refund`](Client::refund) afterwards, [`reserve`](Client::reserve) where the real cost is known later, and then
+//!   [`settle`](Client::settle) or [`stand`](Client::stand), and [`leave`](Client::leave) when the worker shuts
+//!   down. Where the store's password is in a file, [`set_password`](Client::set_password) when it was read again:
+//!   before `on_connected`, and after [`Action::Login`], which [`login`](Client::login) answers.
 //! - **Events of a connection:** [`on_resolved`](Client::on_resolved) after
 //!   [`Action::Resolve`]; after [`Action::Connect`] [`on_securing`](Client::on_securing) where a TLS
 //!   handshake begins, and [`on_connected`](Client::on_connected) when all is done; received bytes are
@@ -242,22 +242,42 @@ impl Client {
         self.requests.is_empty() && self.commands.is_empty() && !self.late.are_waiting()
     }
 
-    /// The worker is leaving, and is to have left at `limit`, if there is one: what is not needed any
-    /// more is closed. Requests are still served.
+    /// The worker is leaving, and is to have left at `limit`, if there is one: connections are closed as soon as nothing
+    /// will come that needs them. Requests are still served.
     pub fn leave(&mut self, limit: Option<u64>, now: u64) {
         self.leaving.begin(limit, now, &mut self.agenda);
-        for key in self.pool.connections.keys().collect::<Vec<_>>() {
-            if let Some(mut link) = self.link(key) {
-                link.close_if_quiet();
-            }
-        }
+        self.close_unneeded();
     }
 
     /// Whether a worker that is leaving stays: for requests that were submitted and not released, and
     /// for a moment for settlements, and for replies that may lead to a refund.
     pub fn keeps_worker(&self) -> bool {
-        let sends_late = self.late.are_waiting() && self.late.is_sending(&self.commands);
-        self.leaving.keeps_worker(&self.requests, sends_late)
+        self.leaving.keeps_worker(&self.requests, self.sends_late())
+    }
+
+    /// Whether the worker is leaving, and nothing will come any more that needs a connection.
+    fn is_done(&self) -> bool {
+        self.leaving.is_done(&self.requests, self.sends_late())
+    }
+
+    /// Something has ended. If the worker is leaving, its connections may not be needed any more: that is known when the
+    /// requests of this turn have gone on, of which some may have got reservations.
+    fn check_done(&mut self) {
+        if self.leaving.has_begun() {
+            self.agenda.end_turn();
+        }
+    }
+
+    /// Closes what is not needed any more, if the worker is leaving.
+    fn close_unneeded(&mut self) {
+        if !self.is_done() {
+            return;
+        }
+        for key in self.pool.connections.keys().collect::<Vec<_>>() {
+            if let Some(mut link) = self.link(key).filter(|link| !link.connection.is_idle()) {
+                link.close_if_quiet();
+            }
+        }
     }
 
     /// A node.
@@ -297,6 +317,7 @@ impl Client {
                 self.agenda.push(Action::Send(connection));
             }
         }
+        self.close_unneeded();
     }
 
     /// Whether anything is due, or the worker was away. A time may be too early: what it was for may be done. Then the
@@ -344,7 +365,10 @@ impl Client {
             Due::Probes => self.probe_nodes(now),
             Due::Retirement => self.remove_retired(now),
             Due::Topology => self.check_refresh(now),
-            Due::Leaving => self.leaving.on_timer(now),
+            Due::Leaving => {
+                self.leaving.on_timer(now);
+                self.check_done();
+            }
             Due::Login => self.on_login_due(now),
         }
     }

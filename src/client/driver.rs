@@ -195,14 +195,27 @@ impl Driver {
         {
             *waker = None;
         }
-        // This leads to no action.
         state.client.release(key, refund);
+        // A worker that is leaving may not need its connections any more. Otherwise there is no action.
+        if state.client.has_actions() {
+            state.carry_out_actions();
+        }
         state.wait_for_requests();
     }
 
     /// Gives back what was charged: see [`Client::refund`].
     pub(crate) fn refund(&self, charge: &Charge<'_>, since: u64) {
         self.act_at_end(|state| state.client.refund(charge, since, monotonic_micros()));
+    }
+
+    /// Counts a reservation: see [`Client::reserve`].
+    pub(crate) fn reserve(&self) {
+        self.state.borrow_mut().client.reserve();
+    }
+
+    /// A reservation stands: see [`Client::stand`].
+    pub(crate) fn stand(&self) {
+        self.act_at_end(|state| state.client.stand());
     }
 
     /// Settles what was charged at `since`: see [`Client::settle`]. The end of it is counted.

@@ -29,14 +29,14 @@ impl Client {
 
     /// Ends an attempt to connect that takes too long, or begins the next one.
     fn check_attempt_of(&mut self, key: ConnectionKey, now: u64) {
-        let is_leaving = self.leaving.has_begun();
+        let is_done = self.is_done();
         let Some(mut link) = self.link(key) else { return };
         if link.connection.timer.is_none_or(|at| at > now) {
             return;
         }
         match link.connection.state {
             // The next command connects.
-            ConnectionState::Down if is_leaving => link.close(),
+            ConnectionState::Down if is_done => link.close(),
             ConnectionState::Down => self.connect(key, now),
             ConnectionState::Resolving | ConnectionState::Connecting => {
                 self.on_lost(key, &Fault::ConnectTimeout, now);

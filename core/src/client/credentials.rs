@@ -55,7 +55,7 @@ impl Client {
     /// Connections are to log in again.
     pub(super) fn on_login_due(&mut self, now: u64) {
         self.credentials.at = None;
-        if !self.leaving.has_begun() {
+        if !self.is_done() {
             self.agenda.push(Action::Login);
             let next = now.saturating_add(self.credentials.interval);
             self.credentials.schedule(next, &mut self.agenda);

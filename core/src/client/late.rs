@@ -71,6 +71,11 @@ impl Client {
         self.send_late(now);
     }
 
+    /// Whether refunds are sent, one after the other.
+    pub(super) fn sends_late(&self) -> bool {
+        self.late.are_waiting() && self.late.is_sending(&self.commands)
+    }
+
     /// Sends the next refund that waits, if none is in flight. Called whenever something was received, as from then on a
     /// node may take commands again.
     pub(super) fn send_late(&mut self, now: u64) {

@@ -17,12 +17,14 @@ pub(super) struct Leaving {
     grace: Option<u64>,
     /// When the worker is to have left, if that is limited.
     limit: Option<u64>,
+    /// How many reservations are still to be settled.
+    reserved: usize,
     /// How many settlements have not ended.
     settling: usize,
 }
 
 impl Leaving {
-    /// Whether connections that are not needed are closed.
+    /// Whether the worker is leaving.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -41,6 +43,12 @@ impl Leaving {
         requests.unreleased() > 0 || unsettled > 0 && waits_for_them
     }
 
+    /// Whether a worker is leaving, and nothing will come any more that needs a connection. Settlements are still to come of
+    /// requests that are under way: each would make a connection of its own, and may be lost where Redis is slow.
+    pub(super) fn is_done(&self, requests: &Requests, sends_late: bool) -> bool {
+        self.has_begun && self.reserved == 0 && !self.keeps_worker(requests, sends_late)
+    }
+
     /// The worker is leaving, and is to have left at `limit`, if there is one.
     pub(super) fn begin(&mut self, limit: Option<u64>, now: u64, agenda: &mut Agenda) {
         self.has_begun = true;
@@ -48,8 +56,19 @@ impl Leaving {
         self.extend(now, agenda);
     }
 
+    /// A reservation was made.
+    pub(super) fn on_reserved(&mut self) {
+        self.reserved = self.reserved.saturating_add(1);
+    }
+
+    /// A reservation has ended: it is settled now, or stands.
+    pub(super) fn on_reservation_ended(&mut self) {
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
     /// A settlement has begun.
     pub(super) fn on_settling(&mut self, now: u64, agenda: &mut Agenda) {
+        self.on_reservation_ended();
         self.settling = self.settling.saturating_add(1);
         self.extend(now, agenda);
     }
@@ -98,6 +117,26 @@ mod tests {
         assert!(leaving.keeps_worker(&requests, false));
         leaving.on_timer(GRACE + 5);
         assert!(!leaving.keeps_worker(&requests, false), "the settlements have taken too long");
+    }
+
+    #[test]
+    fn connections_are_needed_until_all_is_settled() {
+        let requests = Requests::new();
+        let mut agenda = Agenda::default();
+        let mut leaving = Leaving::default();
+        assert!(!leaving.is_done(&requests, false), "it is not leaving");
+        (0..2).for_each(|_| leaving.on_reserved());
+        leaving.begin(None, 0, &mut agenda);
+        assert!(!leaving.keeps_worker(&requests, false), "NGINX waits for the requests");
+        leaving.on_reservation_ended();
+        assert!(!leaving.is_done(&requests, false));
+        leaving.on_settling(0, &mut agenda);
+        assert!(!leaving.is_done(&requests, false));
+        leaving.on_settled(7, true, &mut agenda);
+        assert!(leaving.is_done(&requests, false));
+        leaving.on_settling(0, &mut agenda);
+        leaving.on_timer(GRACE);
+        assert!(leaving.is_done(&requests, false), "it is not waited for any longer");
     }
 
     #[test]

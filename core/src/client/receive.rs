@@ -36,12 +36,9 @@ impl Client {
         if self.late.are_waiting() {
             self.send_late(now);
         }
-        let is_leaving = self.leaving.has_begun();
+        self.check_done();
         let Some(mut link) = self.link(key) else { return false };
         link.recount();
-        if is_leaving {
-            link.close_if_quiet();
-        }
         let (node, is_retired) = (link.connection.node, link.node.retired_at.is_some());
         !is_retired || !self.remove_if_done(node, now)
     }

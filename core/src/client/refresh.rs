@@ -24,7 +24,7 @@ impl Client {
     /// is nothing to refresh, it fails.
     pub(super) fn park(&mut self, key: CommandKey, error: Error, now: u64) {
         if !self.discovery.can_change() || !self.commands.may_wait(key) {
-            return self.fail(key, error, now);
+            return self.fail_unsent(key, error, now);
         }
         if self.waiting.is_full() {
             self.drop_unneeded_parked(now);
@@ -58,7 +58,15 @@ impl Client {
     /// There is no new topology for the commands that wait for one.
     fn fail_parked(&mut self, now: u64) {
         for (key, error) in self.waiting.take_parked() {
-            self.fail(key, error, now);
+            self.fail_unsent(key, error, now);
+        }
+    }
+
+    /// No node takes a command now.
+    fn fail_unsent(&mut self, key: CommandKey, error: Error, now: u64) {
+        match self.is_patient(key) {
+            true => self.retry_later(key, now),
+            false => self.fail(key, error, now),
         }
     }
 }

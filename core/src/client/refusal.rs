@@ -198,7 +198,7 @@ impl Client {
         }
     }
 
-    fn retry_later(&mut self, key: CommandKey, now: u64) {
+    pub(super) fn retry_later(&mut self, key: CommandKey, now: u64) {
         if let Some(command) = self.commands.get_mut(key) {
             let at = self.waiting.retry_later(key, command, now);
             self.agenda.advance_to(Due::Waiting, at);

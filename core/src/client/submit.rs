@@ -125,6 +125,7 @@ impl Client {
     /// Forgets a request. What was not sent will not be. What is in flight is charged, unless `refund`
     /// says that it is to be given back as soon as its reply shows that it was.
     pub fn release(&mut self, key: RequestKey, refund: bool) {
+        self.check_done();
         if let Some(command) = self.requests.release(key, refund) {
             self.commands.forget(command, key);
         }
@@ -139,10 +140,22 @@ impl Client {
         }
     }
 
-    /// Settles what was charged: charges or gives back the difference to what it has really cost.
+    /// What was charged is a reservation: [`settle`](Self::settle) or [`stand`](Self::stand) follows.
+    pub fn reserve(&mut self) {
+        self.leaving.on_reserved();
+    }
+
+    /// A reservation stands as it was charged.
+    pub fn stand(&mut self) {
+        self.leaving.on_reservation_ended();
+        self.check_done();
+    }
+
+    /// Settles what was [reserved](Self::reserve): charges or gives back the difference to what it has really cost.
     /// No request waits for it, and it is sent once. An [`Action::Settled`] follows.
     pub fn settle(&mut self, charge: &Charge<'_>, settlement: Settlement, now: u64) {
         let Settlement { change, tag, .. } = settlement;
+        self.check_done();
         self.leaving.on_settling(now, &mut self.agenda);
         match change {
             0 => self.leaving.on_settled(tag, true, &mut self.agenda),
@@ -276,12 +289,22 @@ impl Client {
         match error {
             Error::Overload => self.on_overload(node),
             _ => {
-                self.count_error(node, ErrorKind::Down);
                 self.probe_refused(node, now);
+                if self.is_patient(key) {
+                    return self.retry_later(key, now);
+                }
+                self.count_error(node, ErrorKind::Down);
             }
         }
         self.count_undecided(key, node);
         self.fail(key, error, now);
+    }
+
+    /// Whether a command that was not sent is tried again, although no node takes it: a settlement, if the worker is
+    /// leaving and still waits for it. Nobody waits for that besides, and nothing comes after it.
+    pub(super) fn is_patient(&self, key: CommandKey) -> bool {
+        let command = self.commands.get(key).filter(|_| self.leaving.grace().is_some());
+        command.is_some_and(|command| matches!(command.purpose, Purpose::Settle(_)))
     }
 
     /// Adds something to the queue of a connection, and connects if need be.

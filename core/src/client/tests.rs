@@ -18,6 +18,7 @@ mod addresses;
 mod attempts;
 mod breaker;
 mod credentials;
+mod leaving;
 mod manage;
 mod maps;
 mod retired;
@@ -790,6 +791,7 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
     assert_eq!(played.sent_keys(), "a");
     played.receive(FOUND);
     assert_eq!(played.client.outcome(request), Some(Ok(())));
+    played.client.release(request, false);
     assert!(played.turn().contains(&Action::Close(played.connection())));
 }
 
@@ -797,9 +799,10 @@ fn a_worker_that_leaves_while_a_server_is_down_connects_for_the_next_request() {
 fn a_worker_that_leaves_while_a_server_is_down_does_not_connect_without_a_request() {
     let mut played = Played::leaving();
     for _ in 0..2 {
-        played.submit("a");
+        let request = played.submit("a");
         assert!(Played::is_connecting(&played.turn()));
         played.lose();
+        played.client.release(request, false);
         for _ in 0..10 {
             assert!(!Played::is_connecting(&played.wait(1_000 * MILLISECOND)));
         }

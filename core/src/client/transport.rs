@@ -206,8 +206,8 @@ impl Client {
 
     /// A server has accepted a connection, and takes long.
     pub(super) fn on_late(&mut self, key: ConnectionKey, fault: &Fault, now: u64) {
-        let is_leaving = self.leaving.has_begun();
-        match self.link(key).is_some_and(|mut link| !is_leaving && link.on_late()) {
+        let is_done = self.is_done();
+        match self.link(key).is_some_and(|mut link| !is_done && link.on_late()) {
             true => self.on_unreachable(key, fault, PATIENCE_WHEN_ACCEPTED, now),
             false => self.on_lost(key, fault, now),
         }

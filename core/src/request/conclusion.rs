@@ -4,7 +4,7 @@
 use std::iter;
 
 use super::evaluated::{judge, tightest};
-use super::{ConfiguredLimit, Evaluated, LimitedRequest, LocalCharges, Machine};
+use super::{ConfiguredLimit, Evaluated, LimitedRequest, LocalCharges, Machine, Submission as _};
 use crate::charge::Effect;
 use crate::conf::Policy;
 use crate::conf::limit::Phase;
@@ -46,6 +46,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             Source::Lease | Source::Cache if !self.is_submitted() => 0,
             _ => machine.now().saturating_sub(self.started),
         };
+        let submission = self.submission.get();
         self.release(machine, status, source, wait);
         self.status.set(Some(status));
         self.decision.set(Some(Decision {
@@ -58,7 +59,17 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             is_invalid: false,
         }));
         self.count(machine, status, source, wait);
-        self.reservations().for_each(|limit| machine.add_reservation(limit.limit));
+        self.reserve(machine, submission);
+    }
+
+    /// Counts the reservations: for this machine, and, as far as Redis has charged them, at the client that is to settle them.
+    fn reserve(&self, machine: &M, submission: Option<M::Submission>) {
+        for limit in self.reservations() {
+            machine.add_reservation(limit.limit);
+            if let Some(submission) = submission.filter(|_| limit.is_charged()) {
+                submission.reserve();
+            }
+        }
     }
 
     /// The limit to show, if any has a verdict.

@@ -119,6 +119,9 @@ pub trait Submission: Copy {
     /// The verdict on a charge if it is given back.
     fn unspent(&self, charge: usize) -> Option<Verdict>;
 
+    /// A charge is a reservation, which is to be settled when the request has ended.
+    fn reserve(&self);
+
     /// Ends it. With `refund` what is still charged is given back. If Redis has decided it, `wait` is how long
     /// that took, in µs.
     fn release(&self, refund: bool, wait: Option<u64>);

@@ -275,6 +275,8 @@ struct Reply {
     released: Cell<Option<(bool, Option<u64>)>>,
     /// How many charges were refunded.
     refunds: Cell<usize>,
+    /// How many charges are reservations.
+    reservations: Cell<usize>,
 }
 
 /// A block that Redis tells of holds in an outage as well, until Redis tells that it is over.
@@ -337,6 +339,11 @@ impl Submission for Sent {
 
     fn unspent(&self, _: usize) -> Option<Verdict> {
         self.0.unspent.get()
+    }
+
+    fn reserve(&self) {
+        assert!(self.0.released.get().is_some(), "it is decided");
+        self.0.reservations.set(self.0.reservations.get() + 1);
     }
 
     fn release(&self, refund: bool, wait: Option<u64>) {
@@ -702,6 +709,7 @@ fn reservations_are_those_of_a_request_that_passes() {
         let _ = reply(&request, &machine, to, &[answer(allowed, allowed)]);
         let number = usize::from(allowed);
         assert_eq!((request.reservations().count(), machine.reservations.get()), (number, number));
+        assert_eq!(to.reservations.get(), number);
         assert!(request.on_end() && !request.on_end());
     }
 }

@@ -564,9 +564,100 @@ fn a_worker_that_shuts_down_settles() {
     wait_for(&nginx, "default", 1);
     assert_eq!(left(&nginx), 69);
     // It waits for nothing else.
-    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
-    wait_until(PATIENCE, is_gone, "the end of the old worker");
+    wait_for_end(old[0]);
     assert_eq!(settlements(&nginx, "default", "lost"), 0);
+}
+
+/// Waits until a worker has ended.
+#[track_caller]
+fn wait_for_end(worker: u32) {
+    let is_gone = || !std::path::Path::new(&format!("/proc/{worker}")).exists();
+    wait_until(PATIENCE, is_gone, "the end of the old worker");
+}
+
+/// A worker that shuts down keeps its connection for the requests that it still has to settle, and no longer.
+#[test]
+fn a_worker_that_shuts_down_settles_over_the_connection_that_it_has() {
+    let (redis, application) = (Redis::start(), Application::start());
+    let limit = proxied("a rate=100r/d").replace("{port2}; }", "{application}; }");
+    let mut nginx = conf(&redis, &limit)
+        .workers(1)
+        .set("application", application.port)
+        .start_connected(&redis);
+    let requests: Vec<_> = (0..30)
+        .map(|_| {
+            let mut client = nginx.http();
+            client.send("GET", "/", &[]);
+            (client, application.request())
+        })
+        .collect();
+    let old = nginx.reload_signal()[0];
+    // The new worker decides, so it is connected.
+    assert_eq!(left(&nginx), 70);
+    let node = redis.addr();
+    let made = || metric(&nginx, &format!("attempts_total{{node=\"{node}\",result=\"ready\"}} "));
+    let before = made();
+    for (number, (mut client, stream)) in requests.into_iter().enumerate() {
+        answer(stream, "2");
+        assert_eq!(client.read_response().status, 200);
+        wait_for(&nginx, "default", number + 1);
+    }
+    assert_eq!(made(), before);
+    assert_eq!(left(&nginx), 40);
+    wait_for_end(old);
+    wait_for_connections(&redis, 1);
+    assert_eq!(settlements(&nginx, "default", "lost"), 0);
+}
+
+/// Whether a request is settled that ends in a worker that shuts down, while Redis pauses for longer than connecting
+/// may take. With `is_cut` that worker has lost its connection. `None` if the pause was longer than the worker stays.
+fn is_settled_after_a_pause(is_cut: bool) -> Option<bool> {
+    let (mut redis, application) = (Redis::start(), Application::start());
+    let proxy = Proxy::to(&redis);
+    let limit = proxied("a rate=100r/d").replace("{port2}; }", "{application}; }");
+    let mut nginx = unconnected(&limit)
+        .set("redis", proxy.url())
+        .http("rate_limit_redis_store redis { server {redis}; connect_timeout 250ms; }")
+        .http("rate_limit_redis_pass redis; rate_limit_redis_timeout 5s;")
+        .workers(1)
+        .set("application", application.port)
+        .start_connected(&redis);
+    let mut client = nginx.http();
+    client.send("GET", "/", &[]);
+    let stream = application.request();
+    let old = nginx.reload_signal()[0];
+    // The new worker decides, so it is connected.
+    assert_eq!(left(&nginx), 99);
+    redis.stop_signal();
+    if is_cut {
+        let before = proxy.connections();
+        proxy.cut();
+        wait_until(PATIENCE, || proxy.connections() >= before + 2, "new connections");
+    }
+    let start = Instant::now();
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    thread::sleep(Duration::from_millis(600));
+    let is_lost = || settlements(&nginx, "default", "lost") == 1;
+    let is_settled = !is_lost() && {
+        redis.cont();
+        let is_settled = || settlements(&nginx, "default", "settled") == 1;
+        wait_until(PATIENCE, || is_settled() || is_lost(), "the end of the settlement");
+        is_settled()
+    };
+    let is_in_time = start.elapsed() < Duration::from_secs(1);
+    redis.cont();
+    wait_for_end(old);
+    (is_settled || is_in_time).then_some(is_settled)
+}
+
+#[test]
+fn a_worker_that_shuts_down_waits_for_a_redis_that_pauses() {
+    for is_cut in [false, true] {
+        let results = std::iter::repeat_with(|| is_settled_after_a_pause(is_cut)).take(20);
+        let result = { results }.find_map(|result| result);
+        assert_eq!(result, Some(true), "is cut: {is_cut}");
+    }
 }
 
 #[test]
@@ -608,8 +699,7 @@ fn a_redis_that_hangs_does_not_keep_a_worker() {
         assert_eq!(client.read_response().status, 200);
         nginx.wait_for_error_log("settle limit");
         let old = nginx.reload_signal()[0];
-        let is_gone = || !std::path::Path::new(&format!("/proc/{old}")).exists();
-        wait_until(PATIENCE, is_gone, "the end of the old worker");
+        wait_for_end(old);
         assert_eq!(settlements(&nginx, "default", "lost"), 1);
         let limits = nginx.logged("leave, shutdown timeout: ");
         assert!(limits.iter().all(|line| line.ends_with(timeout)), "{limits:?}");
@@ -663,8 +753,8 @@ fn a_request_ends_while_its_worker_connects() {
     assert_eq!(settlements(&nginx, "default", "lost"), 0);
 }
 
-/// A worker that leaves lets its idle connection to Redis go. The settlement of a request whose connection lingers opens
-/// another one, for which NGINX would make room by closing that one.
+/// A worker that leaves keeps its idle connection to Redis for the settlement of a request whose connection lingers. Another
+/// one would need room, which NGINX would make by closing that of the request.
 #[test]
 fn a_request_ends_while_its_worker_makes_room() {
     let redis = Redis::start();
@@ -696,8 +786,7 @@ fn a_request_ends_while_its_worker_makes_room() {
     wait_for(&nginx, "default", 1);
     assert_eq!(left(&nginx), 93);
     drop((lingering, others));
-    let is_gone = || !std::path::Path::new(&format!("/proc/{}", old[0])).exists();
-    wait_until(PATIENCE, is_gone, "the end of the old worker");
+    wait_for_end(old[0]);
 }
 
 /// The zone of an old worker is none of NGINX's newest configuration, whose locks it releases.

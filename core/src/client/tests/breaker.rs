@@ -188,6 +188,7 @@ fn a_worker_that_leaves_while_it_is_open_probes_with_its_requests() {
     assert!(played.is_open());
     let request = played.submit("a");
     assert_eq!(played.client.outcome(request), Some(Err(Error::Down)));
+    played.client.release(request, false);
     assert!(Played::is_connecting(&played.turn()));
     played.accept_handshake();
     played.turn();
