@@ -131,7 +131,12 @@ impl Outages {
         }
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::SeqCst);
         let (number, undecided) = (take(&self.untold), take(&self.untold_undecided));
-        (number > 0).then_some(Untold { number, span, undecided })
+        if number == 0 {
+            // Another process is about to count the outage that they belong to.
+            self.untold_undecided.fetch_add(undecided, Ordering::SeqCst);
+            return None;
+        }
+        Some(Untold { number, span, undecided })
     }
 
     /// Forgets all outages.
