@@ -162,6 +162,13 @@ impl OwnedCharge {
 }
 
 impl Command {
+    /// A command with one charge, for which no request waits yet.
+    pub(super) fn new(charge: &Charge<'_>, purpose: Purpose, slot: u16) -> Self {
+        let mut command = Self { slot, purpose, ..Self::default() };
+        command.add(charge);
+        command
+    }
+
     /// Adds a charge.
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
         if let Some(lease) = charge.lease {
@@ -370,10 +377,7 @@ impl Command {
             let (quota, cost) = (charge.quota, charge.cost);
             let since =
                 quota.algorithm().regained_from(quota, Charged::new(charged_at, verdict), cost);
-            let purpose = Purpose::Refund(since);
-            let mut refund = Self { slot: self.slot, purpose, ..Self::default() };
-            refund.add(&Charge { lease: None, ..charge });
-            refund
+            Self::new(&Charge { lease: None, ..charge }, Purpose::Refund(since), self.slot)
         };
         let charged = self.charges().zip(verdicts);
         charged.filter(|(charge, it)| it.allowed && charge.cost > 0).map(refund).collect()
@@ -402,11 +406,6 @@ impl Command {
 
     /// A command for each charge of this one.
     pub(super) fn divide(&self) -> Vec<Self> {
-        let single = |charge: Charge<'_>| {
-            let mut part = Self { slot: self.slot, purpose: self.purpose, ..Self::default() };
-            part.add(&charge);
-            part
-        };
-        self.charges().map(single).collect()
+        self.charges().map(|charge| Self::new(&charge, self.purpose, self.slot)).collect()
     }
 }

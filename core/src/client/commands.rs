@@ -9,7 +9,6 @@ use super::waiting::{Coalescer, longest_hold};
 use crate::charge::Charge;
 use crate::decision::Verdict;
 use crate::lease::Lease;
-use crate::manage::Change;
 use crate::redis::reply::ScriptReply;
 
 /// How often a command may be sent on to another node.
@@ -141,39 +140,7 @@ impl Commands {
         key
     }
 
-    /// Adds a command that no request waits for.
-    pub(super) fn add_correction(
-        &mut self,
-        charge: &Charge<'_>,
-        purpose: Purpose,
-        slot: u16,
-    ) -> CommandKey {
-        let key = self.slab.reuse();
-        if let Some(command) = self.slab.get_mut(key) {
-            command.add(charge);
-            command.purpose = purpose;
-            command.slot = slot;
-        }
-        key
-    }
-
-    /// Adds a command for an operator's request.
-    pub(super) fn add_change(
-        &mut self,
-        charge: &Charge<'_>,
-        change: Change,
-        member: Member,
-        slot: u16,
-    ) -> CommandKey {
-        let key =
-            self.add_correction(&Charge { lease: None, ..*charge }, Purpose::Manage(change), slot);
-        if let Some(command) = self.slab.get_mut(key) {
-            command.join(member, None);
-        }
-        key
-    }
-
-    /// Adds a command that follows from another one.
+    /// Adds any other command.
     pub(super) fn insert(&mut self, command: Command) -> CommandKey {
         self.slab.insert(command)
     }

@@ -329,12 +329,9 @@ impl Client {
     ) {
         let Some(command) = self.commands.get(key) else { return };
         let refunds = command.refunds(verdicts, charged_at);
-        if is_undecided {
-            return self.refund_late(refunds, now);
-        }
-        for refund in refunds {
-            let refund = self.commands.insert(refund);
-            self.route(refund, now);
+        match is_undecided {
+            true => self.refund_late(refunds, now),
+            false => refunds.into_iter().for_each(|refund| self.send_new(refund, now)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! From a request to commands, and to the queue of a connection.
 
 use super::agenda::Due;
-use super::command::{Member, Purpose, Settlement, Stage};
+use super::command::{Command, Member, Purpose, Settlement, Stage};
 use super::commands::Ended;
 use super::in_flight::Owner;
 use super::requests::{Answer, Error};
@@ -69,9 +69,11 @@ impl Client {
         match is_overload {
             true => self.turn_away(std::slice::from_ref(charge), member),
             false => {
-                let slot = self.slot_of(charge);
-                let command = self.commands.add_change(charge, change, member, slot);
-                self.route(command, now);
+                let charge = Charge { lease: None, ..*charge };
+                let slot = self.slot_of(&charge);
+                let mut command = Command::new(&charge, Purpose::Manage(change), slot);
+                command.members.push(member);
+                self.send_new(command, now);
             }
         }
         self.on_dispatched(key, 1, 0, timeout);
@@ -167,8 +169,7 @@ impl Client {
     }
 
     fn send_once(&mut self, charge: &Charge<'_>, purpose: Purpose, now: u64) {
-        let key = self.commands.add_correction(charge, purpose, self.slot_of(charge));
-        self.route(key, now);
+        self.send_new(Command::new(charge, purpose, self.slot_of(charge)), now);
     }
 }
 
@@ -263,6 +264,12 @@ impl Client {
 
 /// Nodes and connections.
 impl Client {
+    /// Sends a command that is new.
+    pub(super) fn send_new(&mut self, command: Command, now: u64) {
+        let key = self.commands.insert(command);
+        self.route(key, now);
+    }
+
     /// Sends a command to the node that it belongs to.
     pub(super) fn route(&mut self, key: CommandKey, now: u64) {
         let Some(slot) = self.commands.get(key).map(|command| command.slot) else { return };
