@@ -13,4 +13,4 @@ pub mod reply;
 pub mod script;
 pub mod sentinel;
 
-pub use raw::{Items, RawValue};
+pub use raw::RawValue;

@@ -6,8 +6,11 @@ use super::endpoint::is_host;
 /// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port. `None` for a master that
 /// the sentinel does not know, or an invalid reply.
 pub fn master(answer: RawValue<'_>) -> Option<(String, u16)> {
-    let mut words = answer.items().filter(|words| words.len() == 2)?;
-    address(words.next()?.text()?, words.next()?.text()?)
+    let mut words = answer.items()?;
+    let (Some(host), Some(port), None) = (words.next(), words.next(), words.next()) else {
+        return None;
+    };
+    address(host.text()?, port.text()?)
 }
 
 /// Reads a message of the channel `+switch-master`, `name old-host old-port host port`: the new
