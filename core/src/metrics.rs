@@ -5,8 +5,8 @@
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// Makes an enum of values that have names, such as those of a label; and the list of those that are counted, in the order of
-/// the counters: of all but what comes after the `;`.
+/// Makes an enum of values that have names, such as those of a label or an argument; and the list of those that are counted or
+/// chosen, in the order of the counters: of all but what comes after the `;`.
 macro_rules! labels {
     ($($(#[$about:meta])+ $name:ident::$counted:ident {
         $($(#[$of:meta])+ $value:ident = $text:literal,)+
@@ -20,7 +20,7 @@ macro_rules! labels {
         }
 
         impl $name {
-            /// Every value that is counted, in the order of the counters.
+            /// Every value that is counted or chosen, in the order of the counters.
             pub const $counted: [Self; [$($text),+].len()] = [$(Self::$value),+];
 
             /// The name.

@@ -3,28 +3,51 @@
 use super::directive::{Directive, DirectiveError};
 use super::value;
 use crate::lease;
+use crate::metrics::labels;
 use crate::rate::{self, MILLISECOND};
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
 
-/// The treatment of requests that Redis does not decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
-    /// They pass.
-    Open,
-    /// They are rejected.
-    Closed,
-    /// They are decided locally, in the shared memory.
-    Local,
-}
+labels! {
+    /// The treatment of requests that Redis does not decide.
+    OnError::ALL {
+        /// They pass.
+        Open = "open",
+        /// They are rejected.
+        Closed = "closed",
+        /// They are decided locally, in the shared memory.
+        Local = "local",
+    }
 
-/// The treatment of requests with a rate, capacity, burst or cost that is unusable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnInvalid {
-    /// They are rejected.
-    Reject,
-    /// They pass.
-    Pass,
+    /// The treatment of requests with a rate, capacity, burst or cost that is unusable.
+    OnInvalid::ALL {
+        /// They are rejected.
+        Reject = "reject",
+        /// They pass.
+        Pass = "pass",
+    }
+
+    /// Whether lines about decisions show the key, and in which form.
+    LogKey::ALL {
+        /// They show the client's own key.
+        On = "on",
+        /// They do not.
+        Off = "off",
+        /// They show its HMAC.
+        Hmac = "hmac",
+    }
+
+    /// A level of NGINX's log.
+    LogLevel::ALL {
+        /// `info`.
+        Info = "info",
+        /// `notice`.
+        Notice = "notice",
+        /// `warn`.
+        Warn = "warn",
+        /// `error`.
+        Error = "error",
+    }
 }
 
 /// How rejections and delays are logged.
@@ -34,30 +57,6 @@ pub struct LogLimit {
     pub level: LogLevel,
     /// How many lines a worker writes in a second.
     pub rate: u64,
-}
-
-/// Whether lines about decisions show the key, and in which form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogKey {
-    /// They show the client's own key.
-    On,
-    /// They do not.
-    Off,
-    /// They show its HMAC.
-    Hmac,
-}
-
-/// A level of NGINX's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    /// `info`.
-    Info,
-    /// `notice`.
-    Notice,
-    /// `warn`.
-    Warn,
-    /// `error`.
-    Error,
 }
 
 /// The longest time that a request waits without a warning, in ms.
@@ -81,11 +80,11 @@ pub(super) fn seconds(
 }
 
 pub(super) fn on_error(line: &Directive<'_>) -> Result<OnError, DirectiveError> {
-    line.choose(&[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)])
+    line.choose(&OnError::ALL.map(|it| (it.name(), it)))
 }
 
 pub(super) fn on_invalid(line: &Directive<'_>) -> Result<OnInvalid, DirectiveError> {
-    line.choose(&[("reject", OnInvalid::Reject), ("pass", OnInvalid::Pass)])
+    line.choose(&OnInvalid::ALL.map(|it| (it.name(), it)))
 }
 
 /// NGINX has 494 to 497 for errors of its own, for which it answers 400.
@@ -122,15 +121,11 @@ const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-
                             \"ratelimit\" and \"ietf\", each once";
 
 pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, DirectiveError> {
-    line.choose(&[
-        ("html", body::BodyForm::Html),
-        ("json", body::BodyForm::Json),
-        ("problem", body::BodyForm::Problem),
-    ])
+    line.choose(&body::BodyForm::ALL.map(|it| (it.name(), it)))
 }
 
 pub(super) fn log_key(line: &Directive<'_>) -> Result<LogKey, DirectiveError> {
-    line.choose(&[("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)])
+    line.choose(&LogKey::ALL.map(|it| (it.name(), it)))
 }
 
 pub(super) fn ipv4_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
@@ -162,7 +157,7 @@ pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
 pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::PageForm>, DirectiveError> {
     match line.arguments().next() {
         None => Ok(None),
-        Some(_) => line.choose(&metrics::PageForm::ALL.map(|form| (form.name(), Some(form)))),
+        Some(_) => line.choose(&metrics::PageForm::ALL.map(|it| (it.name(), Some(it)))),
     }
 }
 
@@ -184,12 +179,7 @@ pub(super) fn top(line: &Directive<'_>) -> Result<u64, DirectiveError> {
 pub(super) const USUAL_LOG_RATE: u64 = 1_000;
 
 pub(super) fn log_limit(line: &Directive<'_>) -> Result<LogLimit, DirectiveError> {
-    let levels = [
-        ("info", LogLevel::Info),
-        ("notice", LogLevel::Notice),
-        ("warn", LogLevel::Warn),
-        ("error", LogLevel::Error),
-    ];
+    let levels = LogLevel::ALL.map(|level| (level.name(), level));
     let mut words = line.texts();
     let level = line.choice(words.next().unwrap_or(Err(DirectiveError::Empty))?, &levels)?;
     let rate = words.next().transpose()?.map(|word| log_rate(line, word)).transpose()?;

@@ -1,17 +1,20 @@
 //! Bodies of rejections.
 
 use crate::decision::{Decision, Status};
+use crate::metrics::labels;
 
-/// The form of the body of a rejection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyForm {
-    /// NGINX's own page.
-    #[default]
-    Html,
-    /// A short JSON object.
-    Json,
-    /// A problem (RFC 9457) of the types of draft-ietf-httpapi-ratelimit-headers-11.
-    Problem,
+labels! {
+    /// The form of the body of a rejection. Its name is an argument.
+    #[derive(Default)]
+    BodyForm::ALL {
+        /// NGINX's own page.
+        #[default]
+        Html = "html",
+        /// A short JSON object.
+        Json = "json",
+        /// A problem (RFC 9457) of the types of draft-ietf-httpapi-ratelimit-headers-11.
+        Problem = "problem",
+    }
 }
 
 /// The media type and the text of a rejection with HTTP status `status`; `violated` are the limits

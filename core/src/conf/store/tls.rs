@@ -3,6 +3,7 @@
 use super::StoreError;
 use crate::conf::Directive;
 use crate::conf::directive::{DirectiveError, quoted};
+use crate::metrics::labels;
 
 /// The settings of TLS of a store; `None` for a line that is not there.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,32 +26,23 @@ pub struct TlsSettings<'a> {
     pub ciphers: Option<&'a str>,
 }
 
-/// A version of TLS, or of its predecessor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsVersion {
-    /// SSL 2.
-    Ssl2,
-    /// SSL 3.
-    Ssl3,
-    /// TLS 1.0.
-    Tls10,
-    /// TLS 1.1.
-    Tls11,
-    /// TLS 1.2.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
+labels! {
+    /// A version of TLS, or of its predecessor, by the name that a configuration has for it.
+    TlsVersion::ALL {
+        /// SSL 2.
+        Ssl2 = "SSLv2",
+        /// SSL 3.
+        Ssl3 = "SSLv3",
+        /// TLS 1.0.
+        Tls10 = "TLSv1",
+        /// TLS 1.1.
+        Tls11 = "TLSv1.1",
+        /// TLS 1.2.
+        Tls12 = "TLSv1.2",
+        /// TLS 1.3.
+        Tls13 = "TLSv1.3",
+    }
 }
-
-/// The versions that a configuration can name.
-const VERSIONS: [(&str, TlsVersion); 6] = [
-    ("SSLv2", TlsVersion::Ssl2),
-    ("SSLv3", TlsVersion::Ssl3),
-    ("TLSv1", TlsVersion::Tls10),
-    ("TLSv1.1", TlsVersion::Tls11),
-    ("TLSv1.2", TlsVersion::Tls12),
-    ("TLSv1.3", TlsVersion::Tls13),
-];
 
 impl TlsSettings<'_> {
     /// Whether there is any line.
@@ -90,10 +82,10 @@ pub(super) fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, Directiv
     let mut versions = Vec::new();
     for word in line.texts() {
         let word = word?;
-        match VERSIONS.iter().find(|(name, _)| *name == word) {
-            Some((_, version)) => versions.push(*version),
+        match TlsVersion::ALL.into_iter().find(|version| version.name() == word) {
+            Some(version) => versions.push(version),
             None => {
-                let names = quoted(VERSIONS.iter().map(|(name, _)| *name), ", ");
+                let names = quoted(TlsVersion::ALL.iter().map(|version| version.name()), ", ");
                 return Err(line.invalid(word, &format!("any of {names}")));
             }
         }
