@@ -122,14 +122,8 @@ impl Health {
 
     /// When the next probe is due, if one is.
     pub(super) fn probe_at(&self) -> Option<u64> {
-        self.probing().and_then(|probing| probing.at)
-    }
-
-    fn probing(&self) -> Option<&Probing> {
-        match &self.condition {
-            Condition::Open(probing) => Some(probing),
-            Condition::Up | Condition::Unreachable | Condition::HalfOpen => None,
-        }
+        let Condition::Open(probing) = self.condition else { return None };
+        probing.at
     }
 
     fn probing_mut(&mut self) -> Option<&mut Probing> {
@@ -193,14 +187,9 @@ impl Health {
 
     /// Sets when the next probe is due, and returns that; `None` if there is nothing to probe.
     pub(super) fn schedule_probe(&mut self, random: u64, now: u64) -> Option<u64> {
-        if !self.is_open() {
-            return None;
-        }
-        let at = now.saturating_add(self.backoff.failed(Pace::Soon, random));
-        if let Some(probing) = self.probing_mut() {
-            probing.at = Some(at);
-        }
-        Some(at)
+        let Condition::Open(probing) = &mut self.condition else { return None };
+        probing.at = Some(now.saturating_add(self.backoff.failed(Pace::Soon, random)));
+        probing.at
     }
 
     /// The next probe is sent with the next request, and not before.
@@ -224,7 +213,7 @@ impl Health {
 
     /// The probe in flight was answered in time: the breaker closes.
     pub(super) fn on_probe_answered(&mut self) {
-        if let Some(probing) = self.probing().copied() {
+        if let Condition::Open(probing) = self.condition {
             self.failures.times.clear();
             self.condition = match probing.has_answered {
                 true => Condition::Unreachable,
