@@ -91,37 +91,25 @@ impl Client {
         if is_asking && self.commands.get(key).is_none() {
             return Ok(());
         }
-        match Redirect::parse(&refusal.text) {
-            Some(redirect) if self.is_unnamed(&redirect, from) => match is_asking {
+        let Some(mut redirect) = Redirect::parse(&refusal.text) else {
+            self.give_up(key, refusal, from, now);
+            return Ok(());
+        };
+        let nodes = &self.pool.nodes;
+        let is_unnamed = redirect.host.is_empty();
+        if let Some(node) = nodes.get(from).filter(|_| is_unnamed) {
+            redirect.host = node.host().to_owned();
+        }
+        match nodes.find(&redirect.host, redirect.port) {
+            // It names its own address, as it does not know the other node's host.
+            Some(node) if is_unnamed && node == from => match is_asking {
                 true => self.try_again(key, refusal, from, now),
                 false => self.on_no_owner(key, refusal, from, now),
             },
-            Some(redirect) if self.has_room_for(&redirect, from) => {
-                return self.follow(key, refusal, &redirect, from, now);
-            }
-            _ => self.give_up(key, refusal, from, now),
+            None if nodes.current().len() >= MAX_NODES => self.give_up(key, refusal, from, now),
+            _ => return self.follow(key, refusal, &redirect, from, now),
         }
         Ok(())
-    }
-
-    /// Whether `from` names its own address, as it does not know the other node's host.
-    fn is_unnamed(&self, redirect: &Redirect, from: NodeKey) -> bool {
-        redirect.host.is_empty()
-            && self.pool.nodes.find(&self.host(redirect, from), redirect.port) == Some(from)
-    }
-
-    /// Whether the node that is named is known, or may be added.
-    fn has_room_for(&self, redirect: &Redirect, from: NodeKey) -> bool {
-        self.pool.nodes.current().len() < MAX_NODES
-            || self.pool.nodes.find(&self.host(redirect, from), redirect.port).is_some()
-    }
-
-    /// The host that is named; without a name it is that of `from`.
-    fn host(&self, redirect: &Redirect, from: NodeKey) -> String {
-        match redirect.host.as_str() {
-            "" => self.pool.nodes.get(from).map_or_else(String::new, |node| node.host().to_owned()),
-            host => host.to_owned(),
-        }
     }
 
     /// Sends a command on. If a node names itself as the owner (MOVED), another server is behind its address:
@@ -135,8 +123,8 @@ impl Client {
         now: u64,
     ) -> Result<(), Fault> {
         let is_asking = refusal.kind == RefusalKind::Ask;
-        let host = self.host(redirect, from);
-        let node = self.pool.find_or_add_node(&host, redirect.port, &mut self.agenda);
+        let (host, port) = (&redirect.host, redirect.port);
+        let node = self.pool.find_or_add_node(host, port, &mut self.agenda);
         if !is_asking {
             self.discovery.topology.on_moved(redirect.slot, node);
             self.discovery.want(now, &mut self.agenda);
