@@ -277,11 +277,6 @@ impl Holding {
         self.span == 0 && self.demand > 0
     }
 
-    /// A request of the client was rejected.
-    fn on_rejected(&mut self) {
-        self.allowed = 0;
-    }
-
     /// A command of the machine has charged `cost` beside the lease, at the time `at` of Redis. It is spent by the
     /// machine, if Redis counts it as charged since the lease began.
     fn charge(&mut self, quota: &Quota, cost: u64, at: u64, now: u64) {
@@ -387,11 +382,6 @@ impl Holding {
             _ => u64::from(self.span).min(whole - whole / WINDOW_MARGIN),
         };
         self.submitted.saturating_add(left)
-    }
-
-    /// When its command was submitted, by the monotonic clock.
-    fn submitted(&self) -> u64 {
-        self.submitted
     }
 
     /// How many units are left, whether or not the lease has ended.

@@ -4,6 +4,7 @@
 //! A worker locks an entry while it reads or changes it; a worker that does not get the lock has Redis decide. What a worker
 //! that dies leaves locked is of no use until another one empties it: the units lapse.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Granted, Holding, Lease};
@@ -160,7 +161,7 @@ impl<'a> LeaseTable<'a> {
             return false;
         }
         let Some(locked) = self.lock(digest) else { return false };
-        let mut holding = locked.entry.holding();
+        let mut holding = locked.holding();
         let Some(verdict) = holding.spend(charge.quota, charge.cost, now) else { return false };
         if !self.spend_rest(charges, Some(&Spending { digest, before }), now, act) {
             return false;
@@ -172,31 +173,29 @@ impl<'a> LeaseTable<'a> {
 
     /// The record of a digest at this moment. Another worker may be about to change it.
     pub fn holding(&self, digest: u128) -> Option<Holding> {
-        self.bucket(digest)?.iter().find(|entry| entry.is_of(digest)).map(LeaseEntry::holding)
+        self.find(digest).map(LeaseEntry::holding)
     }
 
     /// Whether a command is in flight at the monotonic time `now` that gives units of a digest back, or may bring
     /// some.
     pub fn awaits_units(&self, digest: u128, now: u64) -> bool {
-        let entry = self.bucket(digest).and_then(|it| it.iter().find(|entry| entry.is_of(digest)));
-        entry.is_some_and(|entry| entry.is_taken(now) && entry.holding().awaits_units())
+        self.find(digest).is_some_and(|it| it.is_taken(now) && it.holding().awaits_units())
     }
 
     /// The lease of a digest, locked; `None` if there is none, or another worker has it.
     fn lock(&self, digest: u128) -> Option<Locked<'a>> {
-        let entry = self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))?;
-        self.lock_entry(entry).filter(|locked| locked.entry.is_of(digest))
+        // Until it is locked another client's lease may take its place.
+        self.lock_entry(self.find(digest)?).filter(|locked| locked.is_of(digest))
     }
 
     /// Takes out the lease of a client, for a command with this charge that is to renew it until then, in
     /// µs. A command of cost 0 takes no units: it only reports what has ended.
     pub fn take(&self, charge: &Charge<'_>, now: u64, until: u64) -> Taken {
         let (digest, cost) = (charge.digest.number(), charge.cost);
-        let is_known = || self.bucket(digest)?.iter().find(|entry| entry.is_of(digest));
-        if cost > 0 && is_known().is_none() {
+        if cost > 0 && self.find(digest).is_none() {
             return Taken::Nothing;
         }
-        let has_use = |locked: &Locked<'_>| cost > 0 || locked.entry.holding().is_left_over(now);
+        let has_use = |locked: &Locked<'_>| cost > 0 || locked.holding().is_left_over(now);
         match self.lock(digest) {
             Some(locked) if !locked.is_taken(now) && has_use(&locked) => {
                 Taken::Holding(locked.take(now, until))
@@ -224,10 +223,10 @@ impl<'a> LeaseTable<'a> {
         let (before, is_renewal) = match taken {
             Taken::Busy => {
                 if let Some(locked) = self.lock(charge.digest.number()) {
-                    let mut holding = locked.entry.holding();
+                    let mut holding = locked.holding();
                     match (is_charged, is_rejected) {
                         (true, _) => holding.charge(charge.quota, charge.cost, granted.now, now),
-                        (_, true) => holding.on_rejected(),
+                        (_, true) => holding.allowed = 0,
                         (false, false) => {}
                     }
                     locked.set(&holding);
@@ -263,8 +262,8 @@ impl<'a> LeaseTable<'a> {
         let &Granted { units: granted, returned, .. } = granted;
         let lapsed = before.units().saturating_sub(returned).saturating_add(granted);
         let evicted = self.lock(charge.digest.number()).and_then(|locked| {
-            let lapsed = Lapsed::of(locked.limit(), &locked.entry.holding());
-            locked.entry.clear();
+            let lapsed = Lapsed::of(locked.limit(), &locked.holding());
+            locked.clear();
             lapsed
         });
         Renewed { granted, returned, lapsed, evicted }
@@ -281,17 +280,15 @@ impl<'a> LeaseTable<'a> {
         now: u64,
     ) -> Option<Lapsed> {
         let digest = charge.digest.number();
-        let Some(bucket) = self.bucket(digest) else { return Lapsed::of(limit, &holding) };
-        let own = bucket.iter().find(|entry| entry.is_of(digest));
-        let locked = match own {
-            // Until it is locked another client's lease may take its place.
-            Some(entry) => self.lock_entry(entry).filter(|locked| locked.entry.is_of(digest)),
-            None => self.room(bucket, holding.units(), now),
+        let is_known = self.find(digest).is_some();
+        let locked = match is_known {
+            true => self.lock(digest),
+            false => self.room(digest, holding.units(), now),
         };
         match locked {
             // The command that renews a lease has the size for the client's demand.
             Some(locked) if !is_renewal && locked.is_taken(now) => Lapsed::of(limit, &holding),
-            Some(locked) if own.is_some() => locked.join(holding, charge.quota, now),
+            Some(locked) if is_known => locked.join(holding, charge.quota, now),
             Some(locked) => locked.replace(digest, limit, &holding),
             None => Lapsed::of(limit, &holding),
         }
@@ -299,14 +296,19 @@ impl<'a> LeaseTable<'a> {
 
     /// An entry that may be replaced by one of so many units: a free one, or else the one with the
     /// fewest units, of which the oldest, unless those are more. What has ended counts as empty.
-    fn room(&self, bucket: &'a LeaseBucket, units: u64, now: u64) -> Option<Locked<'a>> {
+    fn room(&self, digest: u128, units: u64, now: u64) -> Option<Locked<'a>> {
         let value = |locked: &Locked<'_>| {
-            let holding = locked.entry.holding();
-            (holding.left(now), holding.submitted())
+            let holding = locked.holding();
+            (holding.left(now), holding.submitted)
         };
-        let entries = bucket.iter().filter_map(|entry| self.lock_entry(entry));
+        let entries = self.bucket(digest)?.iter().filter_map(|entry| self.lock_entry(entry));
         let worst = entries.min_by_key(value)?;
-        (worst.entry.holding().left(now) <= units).then_some(worst)
+        (worst.holding().left(now) <= units).then_some(worst)
+    }
+
+    /// The entry of a digest.
+    fn find(&self, digest: u128) -> Option<&'a LeaseEntry> {
+        self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))
     }
 
     fn bucket(&self, digest: u128) -> Option<&'a LeaseBucket> {
@@ -342,6 +344,10 @@ impl LeaseEntry {
         now < self.taken_until.load(Ordering::Relaxed)
     }
 
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     fn clear(&self) {
         self.set_digest(0);
         self.taken_until.store(0, Ordering::Relaxed);
@@ -358,6 +364,14 @@ impl LeaseEntry {
     }
 }
 
+impl Deref for Locked<'_> {
+    type Target = LeaseEntry;
+
+    fn deref(&self) -> &LeaseEntry {
+        self.entry
+    }
+}
+
 impl Lapsed {
     fn of(limit: u64, holding: &Holding) -> Option<Self> {
         let units = holding.units();
@@ -368,25 +382,21 @@ impl Lapsed {
 impl Locked<'_> {
     /// Changes what is held.
     fn set(&self, holding: &Holding) {
-        self.entry.set_words(holding.to_words());
-    }
-
-    fn is_taken(&self, now: u64) -> bool {
-        self.entry.is_taken(now)
+        self.set_words(holding.to_words());
     }
 
     fn take(&self, now: u64, until: u64) -> Holding {
-        let holding = self.entry.holding();
+        let holding = self.holding();
         self.set(&holding.taken(now));
-        self.entry.taken_until.store(until, Ordering::Relaxed);
+        self.taken_until.store(until, Ordering::Relaxed);
         holding
     }
 
     /// Keeps both, and returns what is lost with one that has ended.
     fn join(&self, holding: Holding, quota: &Quota, now: u64) -> Option<Lapsed> {
-        let before = self.entry.holding();
+        let before = self.holding();
         let kept = holding.join_to(before, quota, now);
-        self.entry.taken_until.store(0, Ordering::Relaxed);
+        self.taken_until.store(0, Ordering::Relaxed);
         self.set(&kept);
         let units = (before.units().saturating_add(holding.units())).saturating_sub(kept.units());
         (units > 0).then(|| Lapsed { limit: self.limit(), units })
@@ -394,16 +404,12 @@ impl Locked<'_> {
 
     /// Keeps this instead, and returns what is lost.
     fn replace(&self, digest: u128, limit: u64, holding: &Holding) -> Option<Lapsed> {
-        let lapsed = Lapsed::of(self.limit(), &self.entry.holding());
-        self.entry.set_digest(digest);
-        self.entry.taken_until.store(0, Ordering::Relaxed);
-        self.entry.limit.store(limit, Ordering::Relaxed);
+        let lapsed = Lapsed::of(self.limit(), &self.holding());
+        self.set_digest(digest);
+        self.taken_until.store(0, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::Relaxed);
         self.set(holding);
         lapsed
-    }
-
-    fn limit(&self) -> u64 {
-        self.entry.limit.load(Ordering::Relaxed)
     }
 }
 
