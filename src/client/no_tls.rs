@@ -28,15 +28,15 @@ impl Peer {
     pub(crate) fn new(tls: Rc<Tls>, _: &str) -> Self {
         match *tls {}
     }
-
-    pub(super) unsafe fn stream(self: Rc<Self>, _: NonNull<ngx_connection_t>) -> Stream {
-        match *self {}
-    }
 }
 
 pub(super) enum Stream {}
 
 impl Stream {
+    pub(super) unsafe fn new(peer: Rc<Peer>, _: NonNull<ngx_connection_t>) -> Self {
+        match *peer {}
+    }
+
     pub(super) unsafe fn handshake(&self, _: NonNull<ngx_connection_t>) -> Result<bool, String> {
         match *self {}
     }

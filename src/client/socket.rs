@@ -128,7 +128,7 @@ impl Socket {
         let connection = self.connection;
         // SAFETY: the connection is open. The stream is kept until it is closed, and closed before it.
         unsafe {
-            let tls = self.tls.get_or_insert_with(|| peer.stream(connection));
+            let tls = self.tls.get_or_insert_with(|| Stream::new(peer, connection));
             tls.handshake(connection).map_err(io::Error::other)
         }
     }

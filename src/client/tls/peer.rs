@@ -10,10 +10,10 @@ use ngx::ffi::{
     ERR_clear_error, SSL, SSL_CTRL_SET_TLSEXT_HOSTNAME, SSL_SESSION, SSL_SESSION_free, SSL_ctrl,
     SSL_get0_param, TLSEXT_NAMETYPE_host_name, X509_V_ERR_HOSTNAME_MISMATCH,
     X509_V_ERR_IP_ADDRESS_MISMATCH, X509_VERIFY_PARAM_set1_host, X509_VERIFY_PARAM_set1_ip,
-    X509_verify_cert_error_string, ngx_connection_t,
+    X509_verify_cert_error_string,
 };
 
-use super::{Stream, Tls};
+use super::Tls;
 
 /// The name that the server's certificate must hold, and the session to resume.
 pub(crate) struct Peer {
@@ -27,16 +27,6 @@ impl Peer {
     pub(crate) fn new(tls: Rc<Tls>, host: &str) -> Self {
         let name = tls.name.unwrap_or(host).to_owned();
         Self { tls, name, session: RefCell::default() }
-    }
-
-    /// Prepares an open connection to it.
-    ///
-    /// # Safety
-    /// The connection must be open, and have no pool yet. The stream must be kept until it is closed, and be closed
-    /// before it.
-    pub(in crate::client) unsafe fn stream(self: Rc<Self>, c: NonNull<ngx_connection_t>) -> Stream {
-        // SAFETY: passed on.
-        unsafe { Stream::new(self, c) }
     }
 
     /// Sets the name for OpenSSL.

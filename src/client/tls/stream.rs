@@ -27,11 +27,12 @@ pub(in crate::client) struct Stream {
 }
 
 impl Stream {
-    /// See [`Peer::stream`].
+    /// Prepares an open connection to the server.
     ///
     /// # Safety
-    /// The conditions of [`Peer::stream`] must hold.
-    pub(super) unsafe fn new(peer: Rc<Peer>, c: NonNull<ngx_connection_t>) -> Self {
+    /// The connection must be open, and have no pool yet. The stream must be kept until it is closed, and be closed
+    /// before it.
+    pub(in crate::client) unsafe fn new(peer: Rc<Peer>, c: NonNull<ngx_connection_t>) -> Self {
         let c = c.as_ptr();
         // SAFETY: the log of an open connection is valid. That which takes its place lives as long as the stream, and so
         // as the pool.
