@@ -40,18 +40,14 @@ impl Reservations {
         }
     }
 
-    /// A reservation stays as it was charged.
-    pub(crate) fn stand(self) {
-        self.remove();
-    }
-
     /// A reservation has ended with this result.
     pub(crate) fn end(self, result: SettlementResult) {
-        self.remove();
+        self.stand();
         self.limit.count_settlements(result, 1);
     }
 
-    fn remove(self) {
+    /// A reservation stays as it was charged.
+    pub(crate) fn stand(self) {
         if let Some(pair) = self.pair {
             // Another worker may have counted it as lost.
             let less = |count: u64| count.checked_sub(1);

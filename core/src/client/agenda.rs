@@ -78,7 +78,7 @@ impl Agenda {
     /// Changes what is counted at a node.
     pub(super) fn count(&mut self, key: NodeKey, node: &mut Node, change: impl FnOnce(&mut Node)) {
         change(node);
-        if node.begin_counts() {
+        if !std::mem::replace(&mut node.is_count_due, true) {
             self.push(Action::Count(key));
         }
     }

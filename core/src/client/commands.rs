@@ -98,11 +98,6 @@ impl Commands {
         is_shared.then_some((key, command.stage))
     }
 
-    /// Whether a request waits for a command.
-    pub(super) fn is_awaited(&self, key: CommandKey, requests: &Requests) -> bool {
-        self.awaiting(key, requests) > 0
-    }
-
     /// How many requests wait for a command.
     pub(super) fn awaiting(&self, key: CommandKey, requests: &Requests) -> usize {
         let members = self.get(key).map_or(&[][..], |command| &command.members);

@@ -194,11 +194,6 @@ impl Node {
         own.into_iter().chain(alias)
     }
 
-    /// Whether it runs scripts, and is at this host and port.
-    fn is_data_at(&self, host: &str, port: u16) -> bool {
-        self.data_addresses().any(|address| address == (host, port))
-    }
-
     /// Whether commands can be sent to it.
     pub(super) fn is_available(&self) -> bool {
         self.ready > 0 && !self.health.is_open()
@@ -243,11 +238,6 @@ impl Node {
     /// Whether all but one of its connections can be used.
     pub(super) fn lacks_one(&self) -> bool {
         self.ready.saturating_add(1) == self.connections.len()
-    }
-
-    /// Something was counted. Returns whether the owner does not know that there are counts.
-    pub(super) fn begin_counts(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_count_due, true)
     }
 
     pub(super) fn count_error(&mut self, kind: ErrorKind) {
@@ -407,9 +397,8 @@ impl Nodes {
     }
 
     fn find_among(&self, nodes: &[NodeKey], host: &str, port: u16) -> Option<NodeKey> {
-        let is_it =
-            |key: &&NodeKey| self.get(**key).is_some_and(|node| node.is_data_at(host, port));
-        nodes.iter().find(is_it).copied()
+        let is_at = |node: &Node| node.data_addresses().any(|address| address == (host, port));
+        nodes.iter().find(|key| self.get(**key).is_some_and(is_at)).copied()
     }
 
     fn revive(&mut self, host: &str, port: u16) -> Option<NodeKey> {

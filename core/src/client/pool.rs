@@ -116,11 +116,6 @@ impl Pool {
         self.nodes.get(node).map_or_else(Vec::new, |node| node.connections.clone())
     }
 
-    /// Whether the commands about some slots go over other connections to their node.
-    pub(super) fn has_several_connections(&self) -> bool {
-        self.nodes.config.connections > 1
-    }
-
     /// The connection to a node for a slot: so the commands about a key stay in order, and in one batch.
     pub(super) fn connection_for(&self, node: NodeKey, slot: u16) -> Result<ConnectionKey, Error> {
         let node = self.nodes.get(node).filter(|node| !node.health.is_open());

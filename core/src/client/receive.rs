@@ -142,7 +142,9 @@ impl Client {
             }
             Owner::Login => self.on_login_reply(node, reply),
             Owner::Asking => self.check_permission("ASKING", reply, node),
-            Owner::Subscription if self.is_subscription_refused(node) => {}
+            // That it refuses subscriptions, without which it serves, is told once a connection.
+            Owner::Subscription
+                if self.pool.nodes.get(node).is_some_and(|it| it.is_permission_missing) => {}
             Owner::Subscription => self.check_permission("a subscription", reply, node),
         }
         Ok(())
@@ -164,11 +166,6 @@ impl Client {
         self.warn(key, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
     }
 
-    /// Whether it was told of a sentinel that it refuses subscriptions, without which it serves.
-    fn is_subscription_refused(&self, node: NodeKey) -> bool {
-        self.pool.nodes.get(node).is_some_and(|node| node.is_permission_missing)
-    }
-
     /// A server that answers in time for some requests is too slow for others: that is no failure of
     /// the server, but of a timeout. If a request still waits, the reply came in time, and the worker was
     /// late to read it.
@@ -177,7 +174,7 @@ impl Client {
         if wait <= u64::from(sent.timeout) || sent.timeout == 0 || wait >= self.pool.patience {
             return;
         }
-        if self.commands.is_awaited(key, &self.requests) {
+        if self.commands.awaiting(key, &self.requests) > 0 {
             return;
         }
         let (wait, timeout) = (wait.div_ceil(MILLISECOND), u64::from(sent.timeout) / MILLISECOND);

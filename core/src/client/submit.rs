@@ -177,7 +177,7 @@ impl Client {
 impl Client {
     /// The slot of a charge; 0 where it makes no difference.
     fn slot_of(&self, charge: &Charge<'_>) -> u16 {
-        match self.discovery.has_slots || self.pool.has_several_connections() {
+        match self.discovery.has_slots || self.pool.nodes.config.connections > 1 {
             true => key_slot(charge),
             false => 0,
         }
