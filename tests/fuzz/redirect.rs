@@ -2,7 +2,7 @@
 
 use rate_limit_core::redis::cluster::{Redirect, SLOTS};
 use rate_limit_core::redis::refusal::RefusalKind;
-use rate_limit_core::redis::reply::{self, Reply};
+use rate_limit_core::redis::reply::{self, Framer, Reply};
 
 use crate::resp::{is_host, line};
 
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
 /// says so.
 fn check_error(data: &[u8]) {
     let frame = line(b'-', data);
-    assert_eq!(reply::frame(&frame), Ok(Some(frame.len())));
+    assert_eq!(Framer::default().next(&frame, usize::MAX), Ok(Some(frame.len())));
     let Ok(Reply::Error(refusal)) = reply::parse(&frame) else { return };
     let code = frame[1..].split(|byte| b" \r".contains(byte)).next().unwrap_or_default();
     let is_said = |kind, code: &[u8], name: &[u8]| (refusal.kind == kind) == (code == name);

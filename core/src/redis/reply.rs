@@ -118,11 +118,6 @@ fn short_string(bytes: &[u8]) -> Option<usize> {
     is_whole.then(|| size.saturating_add(b"$10\r\n\r\n".len()))
 }
 
-/// The length of the first reply in `bytes`, or `None` if it is incomplete.
-pub fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    Framer::default().next(bytes, MAX_REPLY)
-}
-
 /// Reads one whole `frame`.
 pub fn parse(frame: &[u8]) -> Result<Reply<'_>, ProtocolError> {
     match ScriptReply::new(frame) {
@@ -406,6 +401,11 @@ mod tests {
     const SPENT: &[u8] = b"$32\r\n1763683200 7 99 1763683200000000\r\n";
     const SEVERAL: &[u8] = b"*4\r\n:1763683200123456\r\n$4\r\n99 1\r\n\
         *4\r\n:1\r\n:99\r\n:600000\r\n:-1\r\n$-1\r\n";
+
+    /// The length of the first reply in `bytes`, or `None` if it is incomplete.
+    fn frame(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        Framer::default().next(bytes, MAX_REPLY)
+    }
 
     fn found(frame: &[u8]) -> Option<(u64, Vec<Entry<'_>>)> {
         match parse(frame).unwrap() {

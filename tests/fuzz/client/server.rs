@@ -2,7 +2,7 @@
 
 use rate_limit_core::rate::SECOND;
 use rate_limit_core::redis::RawValue;
-use rate_limit_core::redis::reply;
+use rate_limit_core::redis::reply::Framer;
 
 use crate::input::Input;
 use crate::resp::{self, array, bulk, integer, line};
@@ -29,7 +29,7 @@ const ERRORS: [&[u8]; 14] = [
 /// Takes the commands that are complete.
 pub fn take_commands(sent: &mut Vec<u8>) -> Vec<Vec<Vec<u8>>> {
     let mut commands = Vec::new();
-    while let Some(length) = reply::frame(sent).expect("commands") {
+    while let Some(length) = Framer::default().next(sent, usize::MAX).expect("commands") {
         let frame: Vec<_> = sent.drain(..length).collect();
         let words = RawValue::new(&frame).items().expect("a command");
         commands.push(words.map(|word| payload(word.bytes())).collect());
