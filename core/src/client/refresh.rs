@@ -45,7 +45,7 @@ impl Client {
             !is_unneeded
         });
         self.waiting.put_back(parked);
-        unneeded.into_iter().for_each(|key| self.drop_unneeded(key, now));
+        unneeded.into_iter().for_each(|key| self.fail(key, Error::Lost, now));
     }
 
     /// Sends the commands that waited for a topology.

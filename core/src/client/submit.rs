@@ -335,7 +335,7 @@ impl Client {
         self.pool.count_undecided(node, count, &mut self.agenda);
     }
 
-    /// No reply to a command will come.
+    /// A command ends without a reply: that is lost, or the command is not sent.
     pub(super) fn fail(&mut self, key: CommandKey, error: Error, now: u64) {
         let Some(Ended { members, purpose, follower }) = self.commands.take(key) else { return };
         if let Purpose::Settle(Settlement { tag, .. }) = purpose {
@@ -345,14 +345,6 @@ impl Client {
             self.requests.conclude(member, Err(error), &mut self.agenda);
         }
         if let Some(follower) = follower {
-            self.send_held(follower, now);
-        }
-    }
-
-    /// A command for which no request waits is not sent.
-    pub(super) fn drop_unneeded(&mut self, key: CommandKey, now: u64) {
-        let ended = self.commands.take(key);
-        if let Some(follower) = ended.and_then(|ended| ended.follower) {
             self.send_held(follower, now);
         }
     }

@@ -156,7 +156,7 @@ impl Client {
 
     fn encode_command(&mut self, key: ConnectionKey, command_key: CommandKey, now: u64) {
         if self.commands.drop_gone(command_key, &mut self.requests, &mut self.agenda) {
-            return self.drop_unneeded(command_key, now);
+            return self.fail(command_key, Error::Lost, now);
         }
         let Some(command) = self.commands.get_mut(command_key) else { return };
         let Some(mut link) = self.pool.link(key, &mut self.agenda) else { return };
