@@ -9,4 +9,4 @@ mod request;
 
 pub(crate) use address::ip_address;
 pub(crate) use conf::Conf;
-pub(crate) use request::{Address, OutOfMemory, Request, Step, bytes};
+pub(crate) use request::{OutOfMemory, Request, Step, bytes};

@@ -9,7 +9,7 @@ use rate_limit_core::decision::seconds;
 
 use crate::context::Context;
 use crate::machine::Decisions;
-use crate::nginx::{Address, Conf, OutOfMemory, Request};
+use crate::nginx::{Conf, OutOfMemory, Request};
 
 /// A variable's name and its value; empty where there is none.
 type Variable = (&'static str, fn(&Decisions<'_>) -> Option<String>);
@@ -91,10 +91,10 @@ fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
     let default = || Policy::default().prefixes();
     let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy.prefixes());
     match r.address() {
-        Address::Ip(IpAddr::V4(_), text) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
-        Address::Ip(address, _) => Ok(value_of(r, Some(r.copy(&prefixes.key(address))?))),
+        Some((IpAddr::V4(_), text)) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
+        Some((address, _)) => Ok(value_of(r, Some(r.copy(&prefixes.key(address))?))),
         // A client of a unix socket may choose the path that is its address.
-        Address::Other => Ok(value_of(r, Some(UNIX))),
+        None => Ok(value_of(r, Some(UNIX))),
     }
 }
 

@@ -431,25 +431,14 @@ impl<'r> Request<'r> {
     }
 }
 
-/// The address of a client, as variables show it.
-pub(crate) enum Address<'r> {
-    /// An IP address, and its text.
-    Ip(IpAddr, &'r [u8]),
-    /// The address of a unix socket.
-    Other,
-}
-
 impl<'r> Request<'r> {
-    /// The address of the client.
-    pub(crate) fn address(self) -> Address<'r> {
+    /// The address of the client, and its text, as variables show it; `None` for a client of a unix socket.
+    pub(crate) fn address(self) -> Option<(IpAddr, &'r [u8])> {
         // SAFETY: the connection of a request has an address of the family that it names, and a text of it, which
         // lives as long as the request.
         unsafe {
             let connection = (*self.as_ptr()).connection;
-            match ip_address((*connection).sockaddr) {
-                Some(address) => Address::Ip(address.ip(), bytes((*connection).addr_text)),
-                None => Address::Other,
-            }
+            Some((ip_address((*connection).sockaddr)?.ip(), bytes((*connection).addr_text)))
         }
     }
 }
