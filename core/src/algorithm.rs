@@ -39,7 +39,6 @@ use crate::charge::Charged;
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
-use crate::window::Windows;
 
 /// The table of algorithms: the name of each, and the module that holds its [`AlgorithmRow`].
 macro_rules! algorithms {
@@ -171,8 +170,7 @@ fn at_the_charge(_quota: &Quota, charged: Charged, _amount: u64) -> u64 {
 
 /// A window forgets all that was charged in it at once.
 fn in_one_window(quota: &Quota, since: u64, other: u64) -> bool {
-    let windows = Windows::of(quota.rate());
-    windows.at(since) == windows.at(other)
+    quota.rate().window(since) == quota.rate().window(other)
 }
 
 /// A bucket, and gcra, lose no more by that than they regain between the two moments.
@@ -182,7 +180,7 @@ fn at_any_time(_quota: &Quota, _since: u64, _other: u64) -> bool {
 
 /// The first µs after the window of the rate that a moment is in.
 fn window_end(_state: Option<&State>, now: u64, quota: &Quota) -> u64 {
-    Windows::of(quota.rate()).at(now).ends
+    quota.rate().window(now).ends
 }
 
 /// The two numbers that stand for the rate in an algorithm: see [`Quota::terms`].

@@ -33,45 +33,27 @@ impl Window {
     }
 }
 
-/// A sequence of windows without gaps.
-#[derive(Clone, Copy, Debug)]
-pub enum Windows {
-    /// Windows of so many µs each.
-    Aligned(u64),
-    /// Windows of a month each.
-    Months,
-}
-
-impl Windows {
-    /// The periods of a rate.
-    pub fn of(rate: Rate) -> Self {
-        if rate.is_monthly() { Self::Months } else { Self::Aligned(rate.period()) }
-    }
-
-    /// The window that `now` is in.
-    pub fn at(self, now: u64) -> Window {
-        match self {
-            Self::Aligned(period) => Window::aligned(now, period),
-            Self::Months => Window::month(now),
-        }
-    }
-
-    /// The first µs after the window that is `windows` after this one.
-    pub fn end_after(self, window: Window, windows: u64) -> u64 {
-        match self {
-            Self::Aligned(period) => window.ends.saturating_add(windows.saturating_mul(period)),
-            Self::Months => begin_of_month(window.number + 1 + windows),
-        }
-    }
-}
-
 /// How long before the Unix epoch, in µs, a window of `period` µs began. Windows of whole weeks
 /// begin on Mondays, all others at the epoch.
 pub fn alignment(period: u64) -> u64 {
     if period.is_multiple_of(WEEK) { MONDAY } else { 0 }
 }
 
+/// The periods of a rate are windows without gaps.
 impl Rate {
+    /// The period that `now` is in.
+    pub fn window(self, now: u64) -> Window {
+        if self.is_monthly() { Window::month(now) } else { Window::aligned(now, self.period()) }
+    }
+
+    /// The first µs after the period that is `windows` after this one.
+    pub fn end_after(self, window: Window, windows: u64) -> u64 {
+        match self.is_monthly() {
+            true => begin_of_month(window.number + 1 + windows),
+            false => window.ends.saturating_add(windows.saturating_mul(self.period())),
+        }
+    }
+
     /// The period in µs; that of a month is the one at `now`.
     pub fn period_at(self, now: u64) -> u64 {
         if self.is_monthly() { length_of_month(now) } else { self.period() }

@@ -18,7 +18,7 @@ use super::{
 use crate::decision::{Retry, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rate::Rate;
-use crate::window::{Window, Windows};
+use crate::window::Window;
 
 pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "fixed_window",
@@ -52,15 +52,15 @@ fn read([window, spent, _]: [u64; 3]) -> State {
 }
 
 fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
-    let (limit, windows) = (quota.limit(), Windows::of(quota.rate()));
-    let counter = counter(stored, windows.at(now), quota);
+    let (limit, rate) = (quota.limit(), quota.rate());
+    let counter = counter(stored, rate.window(now), quota);
     let allowed = cost <= limit.saturating_sub(counter.spent) || cost == 0;
     let spent = if allowed { counter.spent + cost } else { counter.spent };
 
     // Until no more than `most` is spent.
     let until = |most: u64| {
         let more = (spent - most).div_ceil(limit).saturating_sub(1);
-        windows.end_after(counter.window, more).saturating_sub(now)
+        rate.end_after(counter.window, more).saturating_sub(now)
     };
     let reset = if spent == 0 { 0 } else { until(0) };
     let retry = match allowed {
@@ -76,7 +76,7 @@ fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
 }
 
 fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
-    let counter = counter(stored, Windows::of(quota.rate()).at(now), quota);
+    let counter = counter(stored, quota.rate().window(now), quota);
     let spent = counter.spent.saturating_add(amount).min(quota.max_spent());
     if spent > counter.spent || counter.stepped_back && spent > 0 {
         counter.write(stored, now, quota, spent);
@@ -86,9 +86,9 @@ fn charge(stored: &mut Stored, now: u64, quota: &Quota, amount: u64) {
 /// Gives back to the window in which it was spent. If that is not known, it is given back to the
 /// present window.
 fn give_back(stored: &mut Stored, now: u64, quota: &Quota, amount: u64, since: Option<u64>) {
-    let windows = Windows::of(quota.rate());
-    let counter = counter(stored, windows.at(now), quota);
-    let is_over = since.is_some_and(|since| windows.at(since).number < counter.window.number);
+    let rate = quota.rate();
+    let counter = counter(stored, rate.window(now), quota);
+    let is_over = since.is_some_and(|since| rate.window(since).number < counter.window.number);
     let amount = if is_over { 0 } else { amount };
     let spent = counter.spent.saturating_sub(amount);
     if spent < counter.spent || counter.stepped_back && spent > 0 {
