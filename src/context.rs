@@ -163,7 +163,7 @@ impl<'r> Context<'r> {
             several => submit(&several.iter().map(Evaluated::with_lease).collect::<Vec<_>>()),
         };
         request.on_submitted(Submission { driver, key });
-        self.stage.set(Stage::Pending);
+        self.enter(Stage::Pending);
         waits
     }
 
@@ -200,27 +200,12 @@ impl<'r> Context<'r> {
             debug!(unsafe { Log::new(self.wake.as_ref().log) }, "released undecided");
         }
         self.request.abandon(memory);
-        self.fail();
+        self.enter(Stage::Failed);
     }
 
-    /// The phase is to come.
-    pub(crate) fn expect(&self, ahead: Ahead) {
-        self.stage.set(Stage::Ahead(ahead));
-    }
-
-    /// The request will not come to the phase.
-    pub(crate) fn fail(&self) {
-        self.stage.set(Stage::Failed);
-    }
-
-    /// The request may have failed an access check of this status: it is handled as one that has.
-    pub(crate) fn doubt(&self, status: u16) {
-        self.stage.set(Stage::Unclear(status));
-    }
-
-    /// The request leaves the phase.
-    pub(crate) fn finish(&self) {
-        self.stage.set(Stage::Done);
+    /// The request enters this stage.
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.stage.set(stage);
     }
 
     /// Delays the request, which is `r`, by `delay` µs from now.
@@ -231,7 +216,7 @@ impl<'r> Context<'r> {
         // that of the connection, which outlives the request.
         unsafe { timer.start(time_until(end), Some(on_delay_end), self, r.log()) };
         self.timer.set(Some(timer));
-        self.stage.set(Stage::Delayed);
+        self.enter(Stage::Delayed);
         Ok(())
     }
 }
@@ -255,7 +240,7 @@ unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {
     // SAFETY: `delay` set the owner, and the timer is stopped before the context goes.
     unsafe {
         let context = &*Timer::owner::<Context<'_>>(event);
-        context.stage.set(Stage::Due);
+        context.enter(Stage::Due);
         context.wake();
     }
 }

@@ -135,7 +135,7 @@ fn resume<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
         },
         Stage::Delayed => r.keep_waiting(),
         Stage::Due => {
-            context.finish();
+            context.enter(Stage::Done);
             if r.stop_watching() { Step::DECLINED } else { Step::INTERNAL_ERROR }
         }
         // The error page of a request that did not pass the access checks, or of one that could not
@@ -146,7 +146,7 @@ fn resume<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
             Step::DECLINED
         }
         Stage::Ahead(_) => {
-            context.finish();
+            context.enter(Stage::Done);
             begin(r, context.phase())
         }
         // No limit applied, but after a redirect one may.
@@ -163,7 +163,7 @@ fn on_reply<'r>(r: Request<'r>, context: &'r Context<'r>, outcome: Result<(), Er
     }
     let progress = context.request.on_reply(shared, outcome);
     // It waits for nothing any more, or not until it is submitted.
-    context.fail();
+    context.enter(Stage::Failed);
     match progress {
         Progress::Submit => {
             debug!(r.log(), "charge once more");
@@ -177,7 +177,7 @@ fn on_reply<'r>(r: Request<'r>, context: &'r Context<'r>, outcome: Result<(), Er
 /// Carries out the decision.
 #[inline(always)]
 fn act<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
-    context.finish();
+    context.enter(Stage::Done);
     // It is not copied as a whole.
     let Some(Decision { status, source, wait, delay, .. }) = context.request.decision() else {
         return Step::INTERNAL_ERROR;

@@ -17,16 +17,6 @@ use crate::nginx::{OutOfMemory, Request};
 /// The statuses of access checks that fail: 407 is that of a proxy, and 500 of a check that has no result.
 const FAILED_CHECKS: [ngx_int_t; 4] = [401, 403, 407, 500];
 
-/// Why the access phase begins again.
-enum Redirect {
-    /// To the error page of a failed access check.
-    ErrorPage,
-    /// To such a page, of this status, or by a module.
-    Unclear(u16),
-    /// By a module.
-    Other,
-}
-
 /// Makes the context of the precontent phase when the access phase begins, if an error page may follow in a server
 /// where limits decide in that phase.
 pub(super) fn expect_precontent(r: Request<'_>) -> Result<(), OutOfMemory> {
@@ -44,7 +34,8 @@ pub(super) fn expect_precontent(r: Request<'_>) -> Result<(), OutOfMemory> {
         None if may_see_error_page(r) => {
             let Some(conf) = r.location_conf() else { return Ok(()) };
             let now = monotonic_micros();
-            Context::create(r, Phase::Precontent, &conf.policy, &[], now)?.expect(ahead(r));
+            let context = Context::create(r, Phase::Precontent, &conf.policy, &[], now)?;
+            context.enter(Stage::Ahead(ahead(r)));
         }
         None => {}
     }
@@ -60,22 +51,20 @@ fn may_see_error_page(r: Request<'_>) -> bool {
 /// location may have one.
 fn expect_again(context: &Context<'_>, now: Ahead) {
     match context.stage() {
-        Stage::Ahead(before) => match redirect(before, now) {
-            Redirect::ErrorPage => context.fail(),
-            Redirect::Unclear(status) => context.doubt(status),
-            Redirect::Other => context.expect(now),
-        },
-        Stage::Done if context.request.is_bypassed() => context.expect(now),
+        Stage::Ahead(before) => context.enter(stage_after(before, now)),
+        Stage::Done if context.request.is_bypassed() => context.enter(Stage::Ahead(now)),
         _ => {}
     }
 }
 
-fn redirect(before: Ahead, now: Ahead) -> Redirect {
+/// The stage of a request whose access phase begins again: after a failed access check, perhaps after one, or after another
+/// module has redirected it.
+fn stage_after(before: Ahead, now: Ahead) -> Stage {
     match before.untraceable {
-        _ if before.is_last => Redirect::Other,
-        _ if now.is_last || before.status != now.status => Redirect::ErrorPage,
-        Some(status) => Redirect::Unclear(status),
-        None => Redirect::Other,
+        _ if before.is_last => Stage::Ahead(now),
+        _ if now.is_last || before.status != now.status => Stage::Failed,
+        Some(status) => Stage::Unclear(status),
+        None => Stage::Ahead(now),
     }
 }
 
