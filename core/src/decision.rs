@@ -228,6 +228,17 @@ impl Verdict {
 }
 
 impl Retry {
+    /// When a request of this cost could pass that is `allowed` or not, where `after` returns in how many µs one that `limit`
+    /// can hold passes.
+    #[inline(always)]
+    pub(crate) fn of(allowed: bool, cost: u64, limit: u64, after: impl FnOnce() -> u64) -> Self {
+        match allowed {
+            true => Self::No,
+            false if cost > limit => Self::Never,
+            false => Self::After(after()),
+        }
+    }
+
     /// The time until the request could pass, in µs; `None` if it has passed or never will.
     pub fn after(self) -> Option<u64> {
         match self {

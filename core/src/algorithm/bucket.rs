@@ -166,11 +166,8 @@ impl Bucket {
             self.missing += cost;
         }
         let reset = if self.missing == 0 { 0 } else { self.until(0, holds, refill, now, limit) };
-        let retry = match allowed {
-            true => Retry::No,
-            false if cost > limit => Retry::Never,
-            false => Retry::After(self.until(limit - cost, holds, refill, now, limit)),
-        };
+        let retry =
+            Retry::of(allowed, cost, limit, || self.until(limit - cost, holds, refill, now, limit));
         Verdict { allowed, blocked: 0, remaining: limit.saturating_sub(self.missing), reset, retry }
     }
 

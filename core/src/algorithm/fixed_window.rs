@@ -63,11 +63,7 @@ fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
         rate.end_after(counter.window, more).saturating_sub(now)
     };
     let reset = if spent == 0 { 0 } else { until(0) };
-    let retry = match allowed {
-        true => Retry::No,
-        false if cost > limit => Retry::Never,
-        false => Retry::After(until(limit - cost)),
-    };
+    let retry = Retry::of(allowed, cost, limit, || until(limit - cost));
 
     if allowed && cost > 0 || counter.stepped_back && reset > 0 {
         counter.write(stored, now, quota, spent);

@@ -53,11 +53,7 @@ pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) ->
         stored.extra.holds.until(now, limit, most, regained).saturating_sub(now)
     };
     let reset = tat.ceil().saturating_sub(now).max(held(0));
-    let retry = match allowed {
-        true => Retry::No,
-        false if cost > limit => Retry::Never,
-        false => Retry::After(span(latest, next).max(held(limit - cost))),
-    };
+    let retry = Retry::of(allowed, cost, limit, || span(latest, next).max(held(limit - cost)));
 
     if allowed && cost > 0 || corrected {
         write(stored, now, quota, tat, debt);

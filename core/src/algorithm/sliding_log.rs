@@ -62,11 +62,9 @@ fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     let mut log = recall(stored, now, quota);
     let remaining = log.remaining(quota);
     let allowed = cost <= remaining;
-    let retry = match allowed {
-        true => Retry::No,
-        false if cost > limit => Retry::Never,
-        false => Retry::After(log.until(log.spent() + log.debt + cost - limit, now, quota)),
-    };
+    let retry = Retry::of(allowed, cost, limit, || {
+        log.until(log.spent() + log.debt + cost - limit, now, quota)
+    });
     let spends = allowed && cost > 0;
     if spends {
         log.entries.push_back((now, cost));

@@ -94,11 +94,7 @@ fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
         ((rest + later * period - left) * unit).saturating_sub(beyond)
     };
     let reset = if current + previous == 0 { 0 } else { until(0) };
-    let retry = match allowed {
-        true => Retry::No,
-        false if cost > limit => Retry::Never,
-        false => Retry::After(until(limit - cost)),
-    };
+    let retry = Retry::of(allowed, cost, limit, || until(limit - cost));
 
     if allowed && cost > 0 || counters.stepped_back && reset > 0 {
         counters.write(stored, now, quota, current, previous);
