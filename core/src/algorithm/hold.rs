@@ -78,13 +78,13 @@ impl Holds {
         self.older.units == 0 && self.newer.units == 0
     }
 
-    /// Ends holds that last longer than one that begins now: the clock has stepped back. What they held begins to come back,
-    /// as their machines may not report it any more.
+    /// After a clock that stepped back no hold lasts longer than one that begins now. It loses its
+    /// name then: that of a hold is even. It does not end at once: it may also be of a slower rate, and its machine about to
+    /// spend it.
     pub(super) fn correct(&mut self, now: u64, quota: &Quota) {
-        if self.ends() > now.saturating_add(Hold::longest(quota)) {
-            for hold in [&mut self.older, &mut self.newer] {
-                hold.until = hold.until.min(now);
-            }
+        let latest = now.saturating_add(Hold::longest(quota)) | 1;
+        for hold in [&mut self.older, &mut self.newer] {
+            hold.until = hold.until.min(latest);
         }
     }
 

@@ -219,26 +219,6 @@ mod tests {
         }
     }
 
-    /// No machine reports what it holds until then.
-    #[test]
-    fn a_clock_that_steps_far_back_locks_nobody_out_for_longer_than_a_refill() {
-        for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::IntervalBucket] {
-            let quota = Quota::new(algorithm, "30r/3s".parse().unwrap(), 30).unwrap();
-            let mut stored = Stored::default();
-            for (later, remaining) in [(0, 29), (70 * SECOND, 20)] {
-                algorithm.decide(&mut stored, START + later, &quota, 1);
-                let lease = Lease { span: 64 * SECOND, want: 5, ..Lease::default() };
-                let granted =
-                    algorithm.grant(&mut stored, START + later, &quota, &lease, remaining);
-                assert_eq!(granted.units, 5);
-            }
-            let now = START - 3_600 * SECOND;
-            assert!(!algorithm.decide(&mut stored, now, &quota, 30).allowed);
-            let after = now + 3 * SECOND;
-            assert!(algorithm.decide(&mut stored, after, &quota, 30).allowed, "{algorithm:?}");
-        }
-    }
-
     #[test]
     fn what_is_left_of_a_hold_comes_back_but_for_what_may_be_regained() {
         assert_eq!(come_back(Algorithm::TokenBucket, "1r/s", 11), [5, 5, 5, 4, 2, 0]);

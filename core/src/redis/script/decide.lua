@@ -31,9 +31,10 @@ if block then
   if blocked_until > longest then
     blocked_until, is_extended = longest, true
   end
-  -- holds that last longer than one that begins now end then: see hold.rs
-  if math.max(older_until, newer_until) > now + $longest then
-    older_until, newer_until = math.min(older_until, now), math.min(newer_until, now)
+  -- nor does a hold, for longer than one that begins now: see hold.rs
+  local latest = now + $longest - now % 2
+  if older_until > latest or newer_until > latest then
+    older_until, newer_until = math.min(older_until, latest), math.min(newer_until, latest)
     is_extended = true
   end
   -- at these moments there was no more than so much: at the ends of holds, and now

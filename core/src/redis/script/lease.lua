@@ -21,10 +21,8 @@ local function extra(a, stored)
     struct.unpack('<LLLLLL', stored, 25)
   local charged = #stored >= 80 and struct.unpack('<L', stored, 73) or 0
   local limit, period, count = ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5] + 0
-  if math.max(older_until, newer_until) > now + $longest then
-    older_until, newer_until = math.min(older_until, now), math.min(newer_until, now)
-  end
-  return older, older_until, newer, newer_until, charged, debt, blocked_until
+  local latest = now + $longest - now % 2
+  return older, math.min(older_until, latest), newer, math.min(newer_until, latest), charged, debt, blocked_until
 end
 
 local function with_extra(stored, older, older_until, newer, newer_until, charged, debt, blocked_until)

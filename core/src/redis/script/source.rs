@@ -105,10 +105,10 @@ pub(super) fn with_numbers(source: &str) -> String {
         .replace("$max_spent", &(1 + MAX_DEBT).to_string())
 }
 
-/// How long a hold of a quota lasts at most, in µs.
+/// How long a hold of a quota lasts at most, in µs, and 1 more: that of one that has lost its name is odd.
 fn longest_hold() -> String {
     let all = "((limit - 1) - (limit - 1) % count) / count + 1";
-    format!("math.max({}, 2 * math.min({}, ({all}) * period) + 2)", Hold::SHORT, Hold::LONG)
+    format!("math.max({}, 2 * math.min({}, ({all}) * period) + 3)", Hold::SHORT + 1, Hold::LONG)
 }
 
 /// A program with fewer bytes. Comments go to the end of a line: no script has others, nor `--` in a string.
