@@ -106,7 +106,7 @@ struct AlgorithmRow {
     state: &'static [&'static str],
     stores_itself: bool,
     /// The state of these numbers.
-    read: fn([u64; 3]) -> State,
+    read: fn([u64; 3]) -> Option<State>,
     /// Stored, now, quota, cost.
     decide: fn(&mut Stored, u64, &Quota, u64) -> Verdict,
     /// Decides on so many equal requests faster than one by one, if nothing is kept beside the state.
@@ -274,8 +274,12 @@ impl Algorithm {
         let Some((numbers, extra, minima)) = bytes::numbers(bytes) else {
             return Stored::default();
         };
+        let state = (self.row().read)(numbers);
+        if state.is_none() {
+            return Stored::default();
+        }
         let minima = if self.keeps_minima() { minima } else { Minima::default() };
-        Stored { state: Some(self.state_of(numbers)), extra, minima }
+        Stored { state, extra, minima }
     }
 
     /// Decides as the script does. `now` is in µs, at most 2^53; `stored` is what the last decision
@@ -343,7 +347,7 @@ impl Algorithm {
     /// Begins a block. There may be no state, if another limit of the transaction spends from the
     /// same key: then a state of zeros, in the distant past, takes its place.
     fn block(self, stored: &mut Stored, now: u64, quota: &Quota) {
-        stored.state.get_or_insert_with(|| self.state_of([0; 3]));
+        stored.state = stored.state.take().or_else(|| (self.row().read)([0; 3]));
         stored.block(now, quota, quota.block());
     }
 

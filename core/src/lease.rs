@@ -298,7 +298,7 @@ impl Holding {
         let holds = Holds { newer, ..Holds::default() };
         let extra =
             if self.held > 0 { Extra { holds, ..Extra::default() } } else { Extra::default() };
-        Stored { state: Some(quota.algorithm().state_of(self.plain)), extra, ..Stored::default() }
+        Stored { state: quota.algorithm().state_of(self.plain), extra, ..Stored::default() }
     }
 
     /// The plain state at the monotonic time `now`, with so many units more.

@@ -47,8 +47,8 @@ fn terms(rate: Rate, _limit: u64) -> Result<Terms, QuotaError> {
     Ok((if rate.is_monthly() { 0 } else { rate.period() }, 1))
 }
 
-fn read([window, spent, _]: [u64; 3]) -> State {
-    State::Window(window, spent, 0)
+fn read([window, spent, _]: [u64; 3]) -> Option<State> {
+    Some(State::Window(window, spent, 0))
 }
 
 fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {

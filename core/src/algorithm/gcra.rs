@@ -33,12 +33,12 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     regained_from: moment::regained_from,
     is_one_refund: at_any_time,
     regain: Regain::Continuous,
-    leases: Some(|_| Leases::AreHeld(Held { touch, computed: |plain, _, _| Some(read(plain)) })),
+    leases: Some(|_| Leases::AreHeld(Held { touch, computed: |plain, _, _| read(plain) })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
 };
 
-fn read([micros, part, _]: [u64; 3]) -> State {
-    State::Arrival(Moment { micros, part })
+fn read([micros, part, _]: [u64; 3]) -> Option<State> {
+    Some(State::Arrival(Moment { micros, part }))
 }
 
 pub(super) fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {

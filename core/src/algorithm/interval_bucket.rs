@@ -67,8 +67,8 @@ fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     Ok((rate.period(), rate.count()))
 }
 
-fn read([tokens, last, _]: [u64; 3]) -> State {
-    State::Bucket(tokens, Moment::at(last))
+fn read([tokens, last, _]: [u64; 3]) -> Option<State> {
+    Some(State::Bucket(tokens, Moment::at(last)))
 }
 
 /// When the bucket would have been full without `amount` of a charge.
@@ -113,7 +113,7 @@ fn returned(
 /// A refill that is still to come cannot be taken off: the machine may have spent of it.
 fn computed(plain: [u64; 3], now: u64, _quota: &Quota) -> Option<State> {
     let [_, last, _] = plain;
-    if last < now { Some(read(plain)) } else { None }
+    if last < now { read(plain) } else { None }
 }
 
 /// `count` tokens come each `period` µs.

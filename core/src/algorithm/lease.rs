@@ -11,21 +11,20 @@ impl Algorithm {
     }
 
     /// The state of these numbers, as they are stored.
-    pub(crate) fn state_of(self, numbers: [u64; 3]) -> State {
+    pub(crate) fn state_of(self, numbers: [u64; 3]) -> Option<State> {
         (self.row().read)(numbers)
     }
 
     /// These numbers of a state, with `held` units that are missing in it given back.
     pub(crate) fn without_held(self, numbers: [u64; 3], quota: &Quota, held: u64) -> [u64; 3] {
-        let state = match self.state_of(numbers) {
-            _ if held == 0 => return numbers,
+        let state = self.state_of(numbers).filter(|_| held > 0).map(|state| match state {
             State::Bucket(tokens, last) => {
                 State::Bucket(tokens.saturating_add(held).min(quota.limit()), last)
             }
             State::Arrival(tat) => State::Arrival(tat.minus(quota.interval(), held)),
-            state @ (State::Window(..) | State::Log(..)) => state,
-        };
-        state.numbers().unwrap_or(numbers)
+            State::Window(..) | State::Log(..) => state,
+        });
+        state.and_then(|state| state.numbers()).unwrap_or(numbers)
     }
 
     /// Takes note of what became of a lease, and returns how many units come back.

@@ -20,7 +20,7 @@ impl Algorithm {
 
     /// The state of a client that has a whole quota.
     pub(crate) fn whole(self) -> Stored {
-        Stored { state: Some(self.state_of([0; 3])), ..Stored::default() }
+        Stored { state: (self.row().read)([0; 3]), ..Stored::default() }
     }
 
     /// Blocks a client for `span` µs from now on; 0: no longer.
@@ -29,7 +29,7 @@ impl Algorithm {
             stored.extra.blocked_until = 0;
             return;
         }
-        stored.state.get_or_insert_with(|| self.state_of([0; 3]));
+        stored.state = stored.state.take().or_else(|| self.whole().state);
         stored.extra.blocked_until = now.saturating_add(span.min(quota.longest_block()));
     }
 }
@@ -66,7 +66,7 @@ impl Algorithm {
         let blocked = stored.extra.blocked_until.saturating_sub(at);
         let mut carried = Stored::default();
         if blocked > 0 {
-            carried = self.whole();
+            carried.state = (self.row().read)([0; 3]);
             carried.block(at, to, blocked);
         }
         for units in [missing, debt].into_iter().filter(|units| *units > 0) {

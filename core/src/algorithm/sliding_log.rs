@@ -53,8 +53,8 @@ fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
 }
 
 /// An empty log: it is a list, and only the script reads it.
-fn read(_numbers: [u64; 3]) -> State {
-    State::Log(VecDeque::new(), 0)
+fn read(_numbers: [u64; 3]) -> Option<State> {
+    Some(State::Log(VecDeque::new(), 0))
 }
 
 fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {

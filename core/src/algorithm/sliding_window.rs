@@ -63,8 +63,8 @@ fn terms(rate: Rate, limit: u64) -> Result<Terms, QuotaError> {
     }
 }
 
-fn read([window, current, previous]: [u64; 3]) -> State {
-    State::Window(window, current, previous)
+fn read([window, current, previous]: [u64; 3]) -> Option<State> {
+    Some(State::Window(window, current, previous))
 }
 
 fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {

@@ -43,8 +43,8 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
 };
 
-fn read([tokens, micros, part]: [u64; 3]) -> State {
-    State::Bucket(tokens, Moment { micros, part })
+fn read([tokens, micros, part]: [u64; 3]) -> Option<State> {
+    Some(State::Bucket(tokens, Moment { micros, part }))
 }
 
 /// How long the bucket takes to be full, without `spent`.
@@ -57,7 +57,7 @@ fn missing_without(stored: &Stored, now: u64, quota: &Quota, spent: u64) -> u64 
 fn computed(plain: [u64; 3], now: u64, quota: &Quota) -> Option<State> {
     let [tokens, micros, part] = plain;
     if micros < now {
-        return Some(read(plain));
+        return read(plain);
     }
     let ((period, count), interval) = (quota.terms(), quota.interval());
     let last = Moment { micros, part }.clamped(interval);
