@@ -20,7 +20,7 @@ pub const LASTING: u64 = 1_000;
 #[repr(C)]
 pub struct Outages {
     /// Twice the time since which it is down, and 1 more if a line says so; 0 if it is up. One word, so that the line of the end
-    /// comes if, and only if, that of the begin came.
+    /// comes if, and only if, that of the beginning came.
     current: AtomicU64,
     /// Requests that it did not decide since its last answer.
     undecided: AtomicU64,
@@ -251,7 +251,7 @@ mod tests {
         assert!(!outages.is_down() && !outages.has_untold() && outage(&outages, START, 5));
     }
 
-    /// Workers that interrupt each other anywhere: each request is told once, and each line of an end is that of a begin.
+    /// Workers that interrupt each other anywhere: each request is told once, and each line of an end follows one of a beginning.
     #[test]
     fn nothing_is_lost_or_told_twice() {
         const ROUNDS: u64 = 20_000;

@@ -222,6 +222,11 @@ impl Histogram {
 }
 
 impl NodeRecord {
+    /// The name of the node.
+    pub(crate) fn text(&self) -> String {
+        self.name.text()
+    }
+
     /// Adds the counts of a client.
     pub(crate) fn add(&self, counts: &Counts) {
         add_all(&self.commands, &counts.commands);
@@ -263,7 +268,7 @@ impl NodeRecord {
     pub(super) fn read(&self, living: &[(usize, u32)]) -> metrics::NodeMetrics {
         let views = || self.views_of(living);
         metrics::NodeMetrics {
-            name: self.name.text(),
+            name: self.text(),
             commands: read(&self.commands),
             errors: read(&self.errors),
             attempts: read(&self.attempts),

@@ -181,10 +181,11 @@ impl State {
 
     /// Logs, once for all workers, the outages of a node that had no lines of their own, if it is time for that, or `at_once`.
     fn log_untold(&mut self, key: NodeKey, at_once: bool) {
-        let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
+        let Some(record) = self.record(key) else { return };
         if let Some(untold) = record.outages.take_untold(unix_ms(), at_once) {
             let Untold { number, span, undecided } = untold;
-            let (name, seconds) = (node.name(), span as f64 / 1_000.0);
+            // The client may have forgotten the node.
+            let (name, seconds) = (record.text(), span as f64 / 1_000.0);
             log!(
                 NGX_LOG_ERR,
                 cycle_log(),

@@ -99,6 +99,14 @@ fn short_outages_share_a_line() {
     site.goes_up();
     wait_until(PATIENCE, || site.told().0 >= site.outages, "its end in the log");
 
+    // What is not logged yet when a worker exits is logged, too.
+    while site.told().0 >= site.outages {
+        site.goes_down();
+        site.goes_up();
+    }
+    site.nginx.reload();
+    wait_until(PATIENCE, || site.told().0 >= site.outages, "what the worker has left");
+
     let requests = site.undecided..=site.all_undecided;
     let lines = site.nginx.logged(": redis ");
     assert!(requests.contains(&site.told().1), "{requests:?}: {lines:#?}");
