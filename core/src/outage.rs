@@ -129,14 +129,10 @@ impl Outages {
         if since == 0 || (span < EVERY && !at_once) || !replace(&self.untold_since, since, 0) {
             return None;
         }
+        // The requests of an outage are counted before it, and taken after it, if any is.
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::SeqCst);
-        let (number, undecided) = (take(&self.untold), take(&self.untold_undecided));
-        if number == 0 {
-            // Another process is about to count the outage that they belong to.
-            self.untold_undecided.fetch_add(undecided, Ordering::SeqCst);
-            return None;
-        }
-        Some(Untold { number, span, undecided })
+        let number = Some(take(&self.untold)).filter(|number| *number > 0)?;
+        Some(Untold { number, span, undecided: take(&self.untold_undecided) })
     }
 
     /// Forgets all outages.
