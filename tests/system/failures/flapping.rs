@@ -95,7 +95,9 @@ fn short_outages_share_a_line() {
     let is_logged = || site.nginx.logged("is down: ").len() > known;
     wait_until(PATIENCE, is_logged, "an outage that lasts");
     let line = site.nginx.logged("is down: ").pop().expect("a line");
-    assert!(line.contains("no reply "), "{line}");
+    // On a busy machine the connection may be given up before.
+    let reasons = ["is down: no reply ", "is down: timed out while connecting"];
+    assert!(reasons.iter().any(|reason| line.contains(reason)), "{line}");
     site.goes_up();
     wait_until(PATIENCE, || site.told().0 >= site.outages, "its end in the log");
 
