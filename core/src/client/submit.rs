@@ -3,6 +3,7 @@
 use super::agenda::Due;
 use super::command::{Command, Member, Purpose, Settlement, Stage};
 use super::commands::Ended;
+use super::connection::ConnectionState;
 use super::in_flight::Owner;
 use super::requests::{Answer, Error};
 use super::slab::{CommandKey, ConnectionKey, NodeKey, RequestKey};
@@ -298,6 +299,7 @@ impl Client {
             _ => {
                 self.probe_refused(node, now);
                 if self.is_patient(key) {
+                    self.connect_before_grace_ends(key, node, now);
                     return self.retry_later(key, now);
                 }
                 self.count_error(node, ErrorKind::Down);
@@ -305,6 +307,20 @@ impl Client {
         }
         self.count_undecided(key, node);
         self.fail(key, error, now);
+    }
+
+    /// A settlement for which no connection would be tried before the worker has left has one tried now, once.
+    fn connect_before_grace_ends(&mut self, key: CommandKey, node: NodeKey, now: u64) {
+        let is_first = self.commands.get(key).is_some_and(|command| command.retries == 0);
+        let Some(node) = self.pool.nodes.get(node).filter(|_| is_first) else { return };
+        let grace = self.leaving.grace();
+        let is_too_late = |key: &&ConnectionKey| {
+            let connection = self.pool.connections.get(**key);
+            connection.is_some_and(|it| it.state == ConnectionState::Down && it.timer > grace)
+        };
+        if let Some(key) = node.connections.iter().find(is_too_late) {
+            self.connect(*key, now);
+        }
     }
 
     /// Whether a command that was not sent is tried again, although no node takes it: a settlement, if the worker is

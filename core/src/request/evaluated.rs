@@ -193,16 +193,18 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     }
 
     /// What remains for a request of cost 0, which takes no lease out: Redis counts all of that as spent, but what is left
-    /// of it is here, at that time.
+    /// of it is here, at that time. What others have spent since it began Redis alone knows.
     pub(super) fn look(&self, lease: impl FnOnce() -> Option<(Holding, u64)>) {
         let Charge { quota, cost, .. } = self.charge;
         if cost == 0
-            && self.allows()
+            && let Some(redis) = self.verdict().filter(|it| it.allowed && it.blocked == 0)
             && !self.has_other_quota()
             && let Some((mut holding, now)) = lease()
-            && let Some(verdict) = holding.spend(quota, 0, now)
+            && let Some(own) = holding.spend(quota, 0, now)
         {
-            self.set_verdict(Some(verdict));
+            let remaining = redis.remaining.saturating_add(holding.left(now));
+            let is_alone = own.remaining <= remaining;
+            self.set_verdict(Some(if is_alone { own } else { Verdict { remaining, ..redis } }));
         }
     }
 

@@ -764,22 +764,27 @@ fn what_redis_rejects_is_spent_from_a_lease_that_has_come() {
     assert_eq!(to.released.get(), Some((true, None)), "no reply may charge it besides");
 }
 
-/// The other limit has no lease, so that Redis decides.
+/// The other limit has no lease, so that Redis decides. It counts the lease as spent, and alone knows what others have
+/// spent, and of a block.
 #[test]
 fn a_look_shows_what_is_left_of_a_lease() {
-    let machine = TestMachine::new(ROOM);
-    let mut limits = [1, 2].map(|number| limit(number, Effect::Enforced, false));
-    limits[0].charge.cost = 0;
-    let limits = leak(limits);
-    let lease = policy(|policy| policy.lease = 1_000);
-    let request: TestRequest = LimitedRequest::new(lease, limits, START);
-    machine.put_lease(&limit(1, Effect::Enforced, false));
-    assert_eq!(request.begin(&machine), Progress::Submit);
-    let to = submit(&request, &machine);
-    let _ = reply(&request, &machine, to, &[answer(true, true), answer(true, true)]);
-    assert_eq!(status_and_source(&request), (Status::Passed, Source::Redis));
-    assert_eq!(limits[0].verdict().unwrap().remaining, 9);
-    assert_eq!(machine.holding(&limits[0]).unwrap().units(), 5, "it goes on");
+    for (in_redis, blocked, left) in [(4, 0, 9), (1, 0, 6), (0, 0, 5), (0, 1, 0)] {
+        let machine = TestMachine::new(ROOM);
+        let mut limits = [1, 2].map(|number| limit(number, Effect::Enforced, false));
+        limits[0].charge.cost = 0;
+        let limits = leak(limits);
+        let lease = policy(|policy| policy.lease = 1_000);
+        let request: TestRequest = LimitedRequest::new(lease, limits, START);
+        machine.put_lease(&limit(1, Effect::Enforced, false));
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        let verdict = Verdict { remaining: in_redis, blocked, ..verdict(true) };
+        let look = Answer { verdict: Some(verdict), ..answer(true, true) };
+        let _ = reply(&request, &machine, to, &[look, answer(true, true)]);
+        assert_eq!(status_and_source(&request), (Status::Passed, Source::Redis));
+        assert_eq!(limits[0].verdict().unwrap().remaining, left);
+        assert_eq!(machine.holding(&limits[0]).unwrap().units(), 5, "it goes on");
+    }
 }
 
 #[test]

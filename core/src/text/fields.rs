@@ -237,14 +237,13 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
 /// µs until a unit comes back to a limit of which nothing remains, and to which quota comes back
 /// continuously. A debt is regained first.
 ///
-/// The others come after it, at the rate, until all are back: so it follows from the reset. That is too
-/// early if a block lasts for longer, and too late if units that machines hold are the last to come. A
-/// rejected request has a better value: it cannot pass before a unit is back and no block is left. A limit with
-/// a block is blocked once it rejects, and so is a client that an operator blocks: this is its time then. Of any other limit
-/// it is the latest one.
+/// The others come after it, at the rate, until all are back: so it follows from the reset. That is too late if units that
+/// machines hold are the last to come. A rejected request has a better value: it cannot pass before a unit is back and no
+/// block is left. A limit with a block is blocked once it rejects, and so is a client that an operator blocks: this is its
+/// time then. Of any other limit it is the latest one.
 ///
-/// A request that passes has none. While others hold units, what is said to the one that takes the
-/// last unit may be too late, and what is said to one of cost 0 during a block is too early.
+/// A request that passes has none. While others hold units, what is said to the one that takes the last unit may be too
+/// late. One of cost 0 is told when a block ends; of a long one the first hour is known.
 fn until_first(limit: &Shown<'_>) -> u64 {
     let (quota, verdict) = (limit.quota, &limit.verdict);
     let latest = verdict.retry.after().unwrap_or(verdict.reset);
@@ -254,7 +253,7 @@ fn until_first(limit: &Shown<'_>) -> u64 {
     let others = u128::from(quota.limit().saturating_sub(1));
     let span = others * u128::from(quota.rate().period()) / u128::from(quota.rate().count());
     let owed = verdict.reset.saturating_sub(u64::try_from(span).unwrap_or(u64::MAX));
-    owed.min(latest)
+    owed.min(latest).max(verdict.block())
 }
 
 #[cfg(test)]
@@ -341,6 +340,13 @@ mod tests {
         let slow = |reset| lines(IETF, &[bucket("1r/m", 2, 0, reset)], None);
         assert_eq!(slow(61_000_000)[1], item(0, 1), "most of a unit is back");
         assert_eq!(slow(0)[1], item(0, 1), "what ends meanwhile is not known");
+        let mut blocked = bucket("1r/m", 20, 0, 600_000_000);
+        blocked.verdict = blocked.verdict.blocked_for(600_000_000);
+        assert_eq!(
+            lines(IETF, &[blocked], None)[1],
+            item(0, 600),
+            "a request of cost 0 in a block"
+        );
     }
 
     /// `r` and `t` of the only limit.

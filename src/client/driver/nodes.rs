@@ -82,6 +82,10 @@ impl State {
     pub(super) fn count(&mut self, key: NodeKey) {
         if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
             known.record.add(&counts);
+            // Another worker has found it down, and may have gone since.
+            if counts.has_answered && known.record.find_up() {
+                self.log_up(key);
+            }
         }
     }
 

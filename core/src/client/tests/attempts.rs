@@ -33,7 +33,7 @@ impl Played {
         self.now - start
     }
 
-    fn refuse_handshake(&mut self, reply: &str) {
+    pub(super) fn refuse_handshake(&mut self, reply: &str) {
         self.client.on_connected(self.connection());
         self.sent();
         self.receive(reply);

@@ -183,6 +183,29 @@ fn a_settlement_waits_for_a_server_that_is_down_no_longer_than_the_grace() {
     assert!(!Played::is_connecting(&wait_for(&mut played, 10 * SECOND)));
 }
 
+/// The server has refused all clients for long, and the pauses have grown to seconds.
+#[test]
+fn a_settlement_does_not_wait_for_a_pause_that_is_longer_than_the_grace() {
+    let mut played = Played::ready();
+    (0..2).for_each(|_| played.client.reserve());
+    played.lose();
+    for _ in 0..8 {
+        while !Played::is_connecting(&wait_for(&mut played, 10 * MILLISECOND)) {}
+        played.refuse_handshake("-ERR max number of clients reached\r\n");
+        played.turn();
+    }
+    leave(&mut played, None);
+    played.settle(3);
+    assert!(Played::is_connecting(&played.turn()));
+    played.refuse_handshake("-ERR max number of clients reached\r\n");
+    assert!(!Played::is_connecting(&wait_for(&mut played, 500 * MILLISECOND)), "once");
+    played.settle(3);
+    assert!(Played::is_connecting(&played.turn()));
+    played.accept_handshake();
+    wait_for(&mut played, 50 * MILLISECOND);
+    assert_eq!(played.sent_keys(), "a a");
+}
+
 /// What may have run is not sent again.
 #[test]
 fn a_settlement_that_was_sent_is_lost_with_its_connection() {
