@@ -77,7 +77,7 @@ fn driver_of(r: Request<'_>, limit: &Evaluated<'_>) -> Option<&'static Driver> {
     r.main_conf()?.driver(store)
 }
 
-/// What a request has really cost; `None` if its reservation stands.
+/// The real cost of a request; `None` if its reservation stands.
 fn real_cost(r: Request<'_>, limit: &Evaluated<'_>) -> Option<u64> {
     let cost = limit.limit.real_cost(r);
     cost.unwrap_or_else(|error| {

@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// What was charged is a reservation: [`settle`](Self::settle) or [`stand`](Self::stand) follows.
+    /// A charge is a reservation: [`settle`](Self::settle) or [`stand`](Self::stand) follows.
     pub fn reserve(&mut self) {
         self.leaving.on_reserved();
     }

@@ -192,8 +192,8 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.renewal.take()
     }
 
-    /// What remains for a request of cost 0, which takes no lease out: Redis counts all of that as spent, but what is left
-    /// of it is here, at that time. What others have spent since it began Redis alone knows.
+    /// Shows a request of cost 0, which takes no lease out, what remains: Redis counts all of a lease as spent, but what is
+    /// left of it is here, at that time. What others have spent since it began Redis alone knows.
     pub(super) fn look(&self, lease: impl FnOnce() -> Option<(Holding, u64)>) {
         let Charge { quota, cost, .. } = self.charge;
         if cost == 0

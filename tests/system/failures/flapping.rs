@@ -14,7 +14,7 @@ struct Site {
     outages: usize,
     /// Requests that were not decided while replies were held back.
     undecided: usize,
-    /// The same with those that came afterwards, until one was decided.
+    /// Requests that got no decision, with those that came afterwards, until one was decided.
     all_undecided: usize,
 }
 
@@ -101,7 +101,7 @@ fn short_outages_share_a_line() {
     site.goes_up();
     wait_until(PATIENCE, || site.told().0 >= site.outages, "its end in the log");
 
-    // What is not logged yet when a worker exits is logged, too.
+    // Outages that are not logged yet when a worker exits are logged, too.
     while site.told().0 >= site.outages {
         site.goes_down();
         site.goes_up();

@@ -15,7 +15,7 @@ fn closes(played: &mut Played) -> bool {
     played.turn().contains(&Action::Close(played.connection()))
 }
 
-/// What became of the settlements.
+/// The results of the settlements that have ended.
 fn settled(actions: &[Action]) -> Vec<bool> {
     let result = |action: &Action| match action {
         Action::Settled { is_settled, .. } => Some(*is_settled),
@@ -206,7 +206,7 @@ fn a_settlement_does_not_wait_for_a_pause_that_is_longer_than_the_grace() {
     assert_eq!(played.sent_keys(), "a a");
 }
 
-/// What may have run is not sent again.
+/// A command that may have run is not sent again.
 #[test]
 fn a_settlement_that_was_sent_is_lost_with_its_connection() {
     let mut played = leaving_with(2);
