@@ -27,16 +27,16 @@ pub struct Outages {
     /// The time until which no outage would be logged at once if one could be at a time.
     spent_until: AtomicU64,
     /// When the first of the outages began that have ended without a line; 0 if there is none.
-    untold_since: AtomicU64,
+    unlogged_since: AtomicU64,
     /// The number of them.
-    untold: AtomicU64,
+    unlogged: AtomicU64,
     /// Requests that it did not decide meanwhile.
-    untold_undecided: AtomicU64,
+    unlogged_undecided: AtomicU64,
 }
 
 /// Outages that have ended without a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Untold {
+pub struct Unlogged {
     /// How many.
     pub number: u64,
     /// The time since the first of them began, in ms.
@@ -62,8 +62,8 @@ impl Outages {
     }
 
     /// Whether outages have ended without a line.
-    pub fn has_untold(&self) -> bool {
-        self.untold_since.load(Ordering::Relaxed) != 0
+    pub fn has_unlogged(&self) -> bool {
+        self.unlogged_since.load(Ordering::Relaxed) != 0
     }
 
     /// It is down at `now`. Returns whether it was not before.
@@ -115,30 +115,30 @@ impl Outages {
         if is_logged(current) {
             return Some((since, undecided));
         }
-        self.untold_undecided.fetch_add(undecided, Ordering::SeqCst);
-        self.untold.fetch_add(1, Ordering::SeqCst);
+        self.unlogged_undecided.fetch_add(undecided, Ordering::SeqCst);
+        self.unlogged.fetch_add(1, Ordering::SeqCst);
         // Set last here, and taken first below: what is counted meanwhile is taken, or leaves this set.
-        replace(&self.untold_since, 0, since);
+        replace(&self.unlogged_since, 0, since);
         None
     }
 
     /// Takes the outages that are to be logged together, if it is time for that, or `at_once`.
-    pub fn take_untold(&self, now: u64, at_once: bool) -> Option<Untold> {
-        let since = self.untold_since.load(Ordering::Relaxed);
+    pub fn take_unlogged(&self, now: u64, at_once: bool) -> Option<Unlogged> {
+        let since = self.unlogged_since.load(Ordering::Relaxed);
         let span = now.abs_diff(since);
-        if since == 0 || (span < EVERY && !at_once) || !replace(&self.untold_since, since, 0) {
+        if since == 0 || (span < EVERY && !at_once) || !replace(&self.unlogged_since, since, 0) {
             return None;
         }
         // The requests of an outage are counted before it, and taken after it, if any is.
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::SeqCst);
-        let number = Some(take(&self.untold)).filter(|number| *number > 0)?;
-        Some(Untold { number, span, undecided: take(&self.untold_undecided) })
+        let number = Some(take(&self.unlogged)).filter(|number| *number > 0)?;
+        Some(Unlogged { number, span, undecided: take(&self.unlogged_undecided) })
     }
 
     /// Forgets all outages.
     pub fn clear(&self) {
-        let untold = [&self.untold_since, &self.untold, &self.untold_undecided];
-        let words = [&self.current, &self.undecided, &self.spent_until].into_iter().chain(untold);
+        let unlogged = [&self.unlogged_since, &self.unlogged, &self.unlogged_undecided];
+        let words = [&self.current, &self.undecided, &self.spent_until].into_iter().chain(unlogged);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
@@ -208,14 +208,17 @@ mod tests {
     fn the_others_are_logged_together() {
         let outages = Outages::default();
         let logged = (0..9).filter(|number| outage(&outages, START + number * 100, 5)).count();
-        assert_eq!((logged, outages.has_untold()), (5, true));
+        assert_eq!((logged, outages.has_unlogged()), (5, true));
         let first = START + 500;
-        assert_eq!(outages.take_untold(first + EVERY - 1, false), None);
-        let untold = |span| Some(Untold { number: 4, span, undecided: 8 });
-        assert_eq!(outages.take_untold(first + EVERY, false), untold(EVERY));
-        assert_eq!((outages.has_untold(), outages.take_untold(u64::MAX, true)), (false, None));
+        assert_eq!(outages.take_unlogged(first + EVERY - 1, false), None);
+        let unlogged = |span| Some(Unlogged { number: 4, span, undecided: 8 });
+        assert_eq!(outages.take_unlogged(first + EVERY, false), unlogged(EVERY));
+        assert_eq!((outages.has_unlogged(), outages.take_unlogged(u64::MAX, true)), (false, None));
         series(&outages, START + 600);
-        assert_eq!(outages.take_untold(START + 700, true).map(|untold| untold.number), Some(9));
+        assert_eq!(
+            outages.take_unlogged(START + 700, true).map(|unlogged| unlogged.number),
+            Some(9)
+        );
     }
 
     #[test]
@@ -233,7 +236,7 @@ mod tests {
     fn a_clock_that_was_set_back_delays_no_line_for_long() {
         let outages = Outages::default();
         series(&outages, 9 * START);
-        assert!(outages.take_untold(START, false).is_some());
+        assert!(outages.take_unlogged(START, false).is_some());
         assert!(outage(&outages, START, 5));
         assert!(outages.begin(9 * START) && outages.admits_line(START, false));
     }
@@ -244,7 +247,7 @@ mod tests {
         series(&outages, START);
         assert!(outages.begin(START));
         outages.clear();
-        assert!(!outages.is_down() && !outages.has_untold() && outage(&outages, START, 5));
+        assert!(!outages.is_down() && !outages.has_unlogged() && outage(&outages, START, 5));
     }
 
     /// Workers that interrupt each other anywhere: each request is told once, and each line of an end follows one of a beginning.
@@ -261,8 +264,8 @@ mod tests {
                 if let Some((_, undecided)) = outages.end() {
                     (lines, requests) = (lines - 1, requests + undecided);
                 }
-                let untold = outages.take_untold(now, (now + worker).is_multiple_of(3));
-                requests += untold.map_or(0, |untold| untold.undecided);
+                let unlogged = outages.take_unlogged(now, (now + worker).is_multiple_of(3));
+                requests += unlogged.map_or(0, |unlogged| unlogged.undecided);
             }
             (lines, requests)
         };
@@ -271,7 +274,7 @@ mod tests {
             workers.map(|worker| worker.join().unwrap())
         });
         assert_eq!(told.iter().map(|(lines, _)| lines).sum::<i64>(), 0);
-        let rest = outages.take_untold(START + 2 * ROUNDS, true).map_or(0, |it| it.undecided);
+        let rest = outages.take_unlogged(START + 2 * ROUNDS, true).map_or(0, |it| it.undecided);
         let told = told.iter().map(|(_, requests)| requests).sum::<u64>() + rest;
         assert_eq!(told + outages.undecided.load(Ordering::Relaxed), 4 * ROUNDS);
     }

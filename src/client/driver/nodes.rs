@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
-use rate_limit_core::outage::{self, Untold};
+use rate_limit_core::outage::{self, Unlogged};
 use rate_limit_core::rate::MILLISECOND;
 
 use super::{KnownNode, State, WARN_EVERY, place};
@@ -28,7 +28,7 @@ impl State {
     pub(super) fn hide_all(&mut self) {
         for key in self.known_keys() {
             self.set_view(key, None, false);
-            self.log_untold(key, true);
+            self.log_unlogged(key, true);
         }
     }
 
@@ -124,7 +124,7 @@ impl State {
 
     pub(super) fn forget(&mut self, key: NodeKey) {
         self.set_view(key, None, false);
-        self.log_untold(key, true);
+        self.log_unlogged(key, true);
         if self.record(key).is_some()
             && let Some(known) = self.nodes.get_mut(key.index())
         {
@@ -174,7 +174,7 @@ impl State {
             if let Some(reason) = self.known(key).and_then(|known| known.reason.take()) {
                 self.log_reason(key, reason, false);
             }
-            self.log_untold(key, false);
+            self.log_unlogged(key, false);
         }
     }
 
@@ -184,10 +184,10 @@ impl State {
     }
 
     /// Logs, once for all workers, the outages of a node that had no lines of their own, if it is time for that, or `at_once`.
-    fn log_untold(&mut self, key: NodeKey, at_once: bool) {
+    fn log_unlogged(&mut self, key: NodeKey, at_once: bool) {
         let Some(record) = self.record(key) else { return };
-        if let Some(untold) = record.outages.take_untold(unix_ms(), at_once) {
-            let Untold { number, span, undecided } = untold;
+        if let Some(unlogged) = record.outages.take_unlogged(unix_ms(), at_once) {
+            let Unlogged { number, span, undecided } = unlogged;
             // The client may have forgotten the node.
             let (name, seconds) = (record.text(), span as f64 / 1_000.0);
             log!(
@@ -195,7 +195,7 @@ impl State {
                 cycle_log(),
                 "redis {name} was briefly down {number} times in {seconds:.3} s, {undecided} requests were not decided by it"
             );
-        } else if record.outages.has_untold() {
+        } else if record.outages.has_unlogged() {
             self.report_later();
         }
     }
@@ -221,7 +221,7 @@ impl State {
                 "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
             );
         }
-        self.log_untold(key, false);
+        self.log_unlogged(key, false);
     }
 
     /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
