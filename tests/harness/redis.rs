@@ -296,9 +296,8 @@ impl Redis {
             let login = info.redis_settings().clone().set_username(user).set_password(password);
             info = info.set_redis_settings(login);
         }
+        // Without a time limit: a read that has one ends with EINTR when a child ends while another one is forked.
         let mut connection = Client::open(info)?.get_connection()?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
         redis::cmd("CLIENT").arg("SETNAME").arg(HARNESS).exec(&mut connection)?;
         Ok(connection)
     }
