@@ -5,6 +5,7 @@ mod seen;
 /// Requests in NGINX: phases, redirects, rejections, fields, variables, the log.
 mod requests {
     mod after_auth;
+    mod as_limit_req;
     mod body;
     mod client;
     mod dry_run;

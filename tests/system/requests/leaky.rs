@@ -21,13 +21,13 @@ const EARLY: Duration = Duration::from_millis(30);
 /// Far less than any delay that a test does not wait for.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-fn ms(ms: u64) -> Duration {
+pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 /// A server that shows how each request was decided, and logs how long it took. With one worker: several have no order
 /// of requests.
-fn conf(redis: &Redis) -> Conf {
+pub(super) fn conf(redis: &Redis) -> Conf {
     let vars = "$request_uri $status $request_time $rate_limit_redis_status $limit_req_status";
     Conf::new()
         .workers(1)
@@ -44,17 +44,17 @@ fn leaky(redis: &Redis, parameters: &str) -> Conf {
 
 /// A request as nginx wrote it down.
 #[derive(Clone, Debug)]
-struct Logged {
-    uri: String,
-    status: u16,
-    time: Duration,
-    decision: String,
-    limit_req: String,
+pub(super) struct Logged {
+    pub(super) uri: String,
+    pub(super) status: u16,
+    pub(super) time: Duration,
+    pub(super) decision: String,
+    pub(super) limit_req: String,
 }
 
 /// All requests, once so many are written down.
 #[track_caller]
-fn log(nginx: &Nginx, number: usize) -> Vec<Logged> {
+pub(super) fn log(nginx: &Nginx, number: usize) -> Vec<Logged> {
     let parse = |line: String| {
         let fields: Vec<_> = line.split(' ').collect();
         let [uri, status, time, decision, limit_req] = fields[..] else { panic!("{line:?}") };
@@ -70,7 +70,7 @@ fn log(nginx: &Nginx, number: usize) -> Vec<Logged> {
 }
 
 /// Sends a request over a connection of its own.
-fn sent(nginx: &Nginx, path: &str) -> Http {
+pub(super) fn sent(nginx: &Nginx, path: &str) -> Http {
     let mut http = nginx.http();
     http.send("GET", path, &[]);
     http
@@ -503,57 +503,6 @@ fn bodies_that_are_too_large_are_discarded_to_their_end() {
         .start_connected(&redis);
     let body = vec![b'x'; 32 << 20];
     at_once(0..10, |_| assert_eq!(nginx.http().post("/?k=a", &body).status, 413));
-}
-
-/// Equal traffic to this module and to nginx's own.
-#[test]
-fn as_limit_req() {
-    let redis = Redis::start();
-    let shapes = ["", "burst=3", "burst=3 nodelay", "burst=4 delay=2"];
-    let mut conf = conf(&redis).http("limit_req_status 429;");
-    for (n, shape) in shapes.iter().enumerate() {
-        conf = conf
-            .http(&format!("limit_req_zone $arg_k zone=z{n}:1m rate=30r/m;"))
-            .server(&format!("location /theirs{n} {{ try_files /index.html =404;"))
-            .server(&format!("limit_req zone=z{n} {shape}; }}"))
-            .server(&format!("location /ours{n} {{ try_files /index.html =404; rate_limit_redis"))
-            .server(&format!("$arg_k name=z{n} rate=30r/m algorithm=leaky_bucket {shape}; }}"));
-    }
-    let nginx = conf.start_connected(&redis);
-    let start = Instant::now();
-    let mut clients = Vec::new();
-    // A burst, some of what comes back, and a pause after which all has.
-    let times = [0, 0, 0, 0, 0, 0, 4_800, 4_800, 4_800, 15_000, 15_000];
-    for (n, time) in times.into_iter().enumerate() {
-        sleep(ms(time).saturating_sub(start.elapsed()));
-        // Each of a pair is to come as late as the other.
-        nginx.in_one_turn(|| {
-            for shape in 0..shapes.len() {
-                for whose in ["theirs", "ours"] {
-                    clients.push(sent(&nginx, &format!("/{whose}{shape}?k=a&{n}")));
-                }
-            }
-        });
-    }
-    for http in &mut clients {
-        http.read_response();
-    }
-    let logged = log(&nginx, clients.len());
-    let find = |uri: String| logged.iter().find(|entry| entry.uri == uri).expect("it is logged");
-    let mut kinds = [0; 3];
-    for (shape, parameters) in shapes.iter().enumerate() {
-        for n in 0..times.len() {
-            let theirs = find(format!("/theirs{shape}?k=a&{n}"));
-            let ours = find(format!("/ours{shape}?k=a&{n}"));
-            let what = format!("{parameters:?}, {n}: {theirs:?}, {ours:?}");
-            assert_eq!(ours.status, theirs.status, "{what}");
-            assert_eq!(ours.decision, theirs.limit_req, "{what}");
-            assert!(ours.time.abs_diff(theirs.time) < ms(1_600), "{what}");
-            let kind = ["PASSED", "DELAYED", "REJECTED"].iter().position(|k| *k == ours.decision);
-            kinds[kind.expect("a known status")] += 1;
-        }
-    }
-    assert!(kinds.iter().all(|number| *number >= 5), "a traffic that shows little: {kinds:?}");
 }
 
 #[test]
