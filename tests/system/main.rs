@@ -5,7 +5,6 @@ mod seen;
 /// Requests in NGINX: phases, redirects, rejections, fields, variables, the log.
 mod requests {
     mod after_auth;
-    mod as_limit_req;
     mod body;
     mod client;
     mod dry_run;
@@ -16,12 +15,10 @@ mod requests {
     mod headers;
     mod invalid;
     mod jitter;
-    mod leaky;
     mod leave;
     mod log_rate;
     mod once;
     mod satisfy;
-    mod settle;
 }
 
 /// Abuse of HTTP, by clients that no browser would be: a limited location behaves as one without a limit.
@@ -37,13 +34,16 @@ mod abuse {
 /// Limits: how much they let pass, and their state in Redis and in this machine's memory.
 mod limits {
     mod algorithms;
+    mod as_limit_req;
     mod block;
     mod busy;
     mod deny;
     mod exact;
+    mod leaky;
     mod lease;
     mod lease_fleet;
     mod parameters;
+    mod settle;
 }
 
 /// Redis as it is run: servers, clusters, sentinels, versions, accounts, TLS, connections.
