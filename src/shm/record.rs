@@ -329,8 +329,8 @@ impl NodeRecord {
     pub(crate) fn mark_down(&self, now: u64, cause: u64) -> bool {
         self.slow_since.store(0, Ordering::Relaxed);
         let is_new = self.outages.begin(now);
+        self.is_found_up.store(0, Ordering::Relaxed);
         if is_new {
-            self.is_found_up.store(0, Ordering::Relaxed);
             self.cause.store(cause, Ordering::Relaxed);
             self.latest_cause.store(cause, Ordering::Relaxed);
         }
@@ -358,13 +358,14 @@ impl NodeRecord {
             && self.cause.swap(cause, Ordering::Relaxed) != cause
     }
 
-    /// A worker has found the node up. Returns whether it was marked as down.
+    /// Whether a worker has marked the node as down.
+    pub(crate) fn is_down(&self) -> bool {
+        self.outages.is_down()
+    }
+
+    /// A worker has found the node up. Returns whether it is the first one since the node was marked as down.
     pub(crate) fn find_up(&self) -> bool {
-        let was_down = self.outages.is_down();
-        if was_down {
-            self.is_found_up.store(1, Ordering::Relaxed);
-        }
-        was_down
+        self.is_down() && self.is_found_up.swap(1, Ordering::Relaxed) == 0
     }
 
     /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was logged as down:

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
-use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
+use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::outage::{self, Unlogged};
 use rate_limit_core::rate::MILLISECOND;
@@ -60,18 +60,32 @@ impl State {
         self.nodes.get_mut(key.index())?.as_mut()
     }
 
-    pub(super) fn count_wait(&self, key: RequestKey, wait: u64) {
+    pub(super) fn count_wait(&mut self, key: RequestKey, wait: u64) {
         let answers = self.client.answers(key);
+        let mut found_up = None;
         for (index, answer) in answers.iter().enumerate() {
             // A node that has decided several limits is counted once.
             let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
             if answer.verdict.is_some()
                 && !answers.iter().take(index).any(is_same)
-                && let Some(record) = answer.node.and_then(|node| self.record(node))
+                && let Some(node) = answer.node
+                && let Some(record) = self.record(node)
             {
                 record.count_wait(wait);
+                // Another worker has found it down, and may have gone since.
+                if record.is_down() && !self.is_open(node) && record.find_up() {
+                    found_up = Some(node);
+                }
             }
         }
+        if let Some(node) = found_up {
+            self.log_up(node);
+        }
+    }
+
+    /// Whether this worker sends a node no requests.
+    fn is_open(&self, key: NodeKey) -> bool {
+        self.client.node(key).is_some_and(|node| node.view().state == NodeState::Open)
     }
 
     fn record(&self, key: NodeKey) -> Option<&NodeRecord> {
@@ -82,10 +96,6 @@ impl State {
     pub(super) fn count(&mut self, key: NodeKey) {
         if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
             known.record.add(&counts);
-            // Another worker has found it down, and may have gone since.
-            if counts.has_answered && known.record.find_up() {
-                self.log_up(key);
-            }
         }
     }
 

@@ -609,6 +609,34 @@ fn a_worker_that_shuts_down_settles_over_the_connection_that_it_has() {
     assert_eq!(settlements(&nginx, "default", "lost"), 0);
 }
 
+/// Redis has no room for a worker that shuts down and has lost its connection. The other one, which has kept its own, has
+/// seen no outage.
+#[test]
+fn an_outage_that_a_worker_has_seen_that_is_gone_is_over_when_another_is_answered() {
+    let redis = Redis::start();
+    let (mut nginx, mut client, stream) = started(&redis);
+    let old = nginx.reload_signal()[0];
+    assert_eq!(left(&nginx), 99);
+    wait_for_connections(&redis, 2);
+    let name = format!(" name=nginx_rate_limit_redis:{old} ");
+    let connection = redis.clients().into_iter().find(|line| line.contains(&name));
+    let id = connection.as_deref().and_then(|line| line.split(['=', ' ']).nth(1));
+    // The other connections are this one and that of the new worker.
+    let mut admin = redis.client();
+    let mut command = |words: &[&str]| {
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut admin).expect("a reply");
+    };
+    command(&["CONFIG", "SET", "maxclients", "2"]);
+    command(&["CLIENT", "KILL", "ID", id.expect("the connection of the old worker")]);
+    nginx.wait_for_error_log("is down: ");
+    answer(stream, "31");
+    assert_eq!(client.read_response().status, 200);
+    wait_for_end(old);
+    assert_eq!(nginx.logged("is up again"), Vec::<String>::new());
+    assert_eq!(left(&nginx), 99, "the settlement is lost");
+    nginx.wait_for_error_log("is up again");
+}
+
 /// Whether a request is settled that ends in a worker that shuts down, while Redis pauses for longer than connecting
 /// may take. With `is_cut` that worker has lost its connection. `None` if the pause was longer than the worker stays.
 fn is_settled_after_a_pause(is_cut: bool) -> Option<bool> {
