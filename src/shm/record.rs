@@ -358,14 +358,18 @@ impl NodeRecord {
             && self.cause.swap(cause, Ordering::Relaxed) != cause
     }
 
-    /// Whether a worker has marked the node as down.
-    pub(crate) fn is_down(&self) -> bool {
-        self.outages.is_down()
+    /// Whether the node is marked as down, and no worker has found it up since.
+    pub(crate) fn is_down_for_all(&self) -> bool {
+        self.outages.is_down() && self.is_found_up.load(Ordering::Relaxed) == 0
     }
 
-    /// A worker has found the node up. Returns whether it is the first one since the node was marked as down.
+    /// A worker has found the node up. Returns whether it was marked as down.
     pub(crate) fn find_up(&self) -> bool {
-        self.is_down() && self.is_found_up.swap(1, Ordering::Relaxed) == 0
+        let was_down = self.outages.is_down();
+        if was_down {
+            self.is_found_up.store(1, Ordering::Relaxed);
+        }
+        was_down
     }
 
     /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was logged as down:

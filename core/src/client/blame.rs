@@ -278,10 +278,19 @@ impl Client {
         }
     }
 
-    /// A server that was unfit has charged a request. That it rejects others shows nothing: it writes nothing for them.
-    pub(super) fn on_fit_again(&mut self, key: NodeKey) {
+    /// Another worker of this machine has found a node down which decides requests of this one: it is up once it charges one.
+    pub fn doubt(&mut self, key: NodeKey) {
+        if let Some(node) = self.pool.nodes.get_mut(key) {
+            node.is_doubted = true;
+        }
+    }
+
+    /// A server that was unfit or doubted has charged a request. That it rejects others shows nothing: it writes nothing for
+    /// them.
+    pub(super) fn on_charged(&mut self, key: NodeKey) {
         if let Some(node) = self.pool.nodes.get_mut(key) {
             node.is_unfit = false;
+            node.is_doubted = false;
             self.pool.check_recovery(key, &mut self.agenda);
         }
     }

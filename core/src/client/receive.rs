@@ -244,8 +244,8 @@ impl Client {
             requests.on_beside(request, charge, beside);
         });
         if is_understood {
-            let was_unfit = self.pool.nodes.get(node).is_some_and(|node| node.is_unfit);
-            let is_fit_again = was_unfit && command.has_charged(verdicts);
+            let awaits_charge = self.pool.nodes.get(node).is_some_and(super::Node::awaits_charge);
+            let is_up_again = awaits_charge && command.has_charged(verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
             let mut of_each = verdicts.chunks(count);
             for member in &members {
@@ -255,8 +255,8 @@ impl Client {
             if let Some(follower) = self.commands.remove_answered(key, members) {
                 self.send_held(follower, now);
             }
-            if is_fit_again {
-                self.on_fit_again(node);
+            if is_up_again {
+                self.on_charged(node);
             }
         }
         is_understood

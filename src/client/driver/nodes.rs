@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
-use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
+use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::outage::{self, Unlogged};
 use rate_limit_core::rate::MILLISECOND;
@@ -62,7 +62,7 @@ impl State {
 
     pub(super) fn count_wait(&mut self, key: RequestKey, wait: u64) {
         let answers = self.client.answers(key);
-        let mut found_up = None;
+        let mut doubted = None;
         for (index, answer) in answers.iter().enumerate() {
             // A node that has decided several limits is counted once.
             let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
@@ -73,19 +73,14 @@ impl State {
             {
                 record.count_wait(wait);
                 // Another worker has found it down, and may have gone since.
-                if record.is_down() && !self.is_open(node) && record.find_up() {
-                    found_up = Some(node);
+                if record.is_down_for_all() {
+                    doubted = Some(node);
                 }
             }
         }
-        if let Some(node) = found_up {
-            self.log_up(node);
+        if let Some(node) = doubted {
+            self.client.doubt(node);
         }
-    }
-
-    /// Whether this worker sends a node no requests.
-    fn is_open(&self, key: NodeKey) -> bool {
-        self.client.node(key).is_some_and(|node| node.view().state == NodeState::Open)
     }
 
     fn record(&self, key: NodeKey) -> Option<&NodeRecord> {

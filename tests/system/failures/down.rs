@@ -279,6 +279,28 @@ fn a_server_that_charges_requests_beside_a_dry_run_is_up() {
     wait_until(PATIENCE, is_up, "a master");
 }
 
+/// What charges nothing a server decides that cannot write.
+#[test]
+fn a_server_that_only_shows_what_is_left_is_not_up() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url())
+        .server("location = /left { rate_limit_redis $arg_k rate=1r/h capacity=500000 cost=0; }")
+        .start_connected(&redis);
+    redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    for _ in 0..5 {
+        let is_refused = || nginx.get("/?k=a").decision() == "ERROR_PASSED none";
+        wait_until(PATIENCE, is_refused, "a refusal");
+        let is_shown = || nginx.get("/left?k=a").decision() == "PASSED redis";
+        wait_until(PATIENCE, is_shown, "what is left");
+    }
+    let lines = || ["is down: ", "is up again"].map(|text| nginx.logged(text).len());
+    assert_eq!(lines(), [1, 0]);
+    redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    recovers(&nginx);
+    nginx.wait_for_error_log("is up again");
+    assert_eq!(lines(), [1, 1]);
+}
+
 #[test]
 fn nobody_waits_for_an_address_that_does_not_answer() {
     // TEST-NET-1: packets go nowhere, or are refused by a router.
