@@ -213,12 +213,14 @@ impl Algorithm {
     }
 
     /// The Lua source of its body. It reads the numbers of the [`state`](Self::state), nil if
-    /// nothing is stored, `debt`, and `now, cost, limit, period, count, n, since`. It sets
+    /// nothing is stored, `debt`, `now, cost, limit, period, count, n, since`, and `floors, most`. It sets
     /// `allowed`, `cost` to what is spent in all, and `remaining` to what is left then. If there is something to store, it sets
     /// `changed`, the new state and debt, and `expiry`, the µs at which the quota is whole again;
     /// `expiry` also if there is a `block`. A negative cost is given back. With n, which is nil for
     /// 1, it spends for as many of n requests as fit; with `since`, which is nil or 0 for none, it
-    /// charges more than is left.
+    /// charges more than is left. Where machines hold units, `most` is what can be left now, and `floors`, which is nil where
+    /// none do, has pairs of a moment and of the most that was left then. Another line may have had leases at the same key:
+    /// an algorithm whose quota comes back continuously obeys them, whether it has leases or not.
     ///
     /// Tests compare what it sets with what the reference stores, so both also agree on this:
     ///

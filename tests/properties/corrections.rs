@@ -118,14 +118,17 @@ fn quota(algorithm: Algorithm, rate: &str, limit: u64) -> Quota {
     quota.with_settle()
 }
 
-const CONTINUOUS: [Algorithm; 3] =
-    [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
+/// The algorithms whose quota comes back bit by bit.
+fn continuous() -> Vec<Algorithm> {
+    let is_continuous = |algorithm: &Algorithm| algorithm.regain() == Regain::Continuous;
+    Algorithm::ALL.into_iter().filter(is_continuous).collect()
+}
 
 proptest! {
     /// Never more than in the exact history, and less by no more than the steps are apart.
     #[test]
     fn corrections_that_overlap_give_back_what_was_missing_since(
-        algorithm in proptest::sample::select(&CONTINUOUS[..]),
+        algorithm in proptest::sample::select(continuous()),
         rate in proptest::sample::select(&["1r/s", "3r/s", "7r/3s", "100r/m"][..]),
         limit in 1..200_u64,
         events in events(),
@@ -213,7 +216,7 @@ fn many_streams_get_back_what_they_have_reserved_too_much() {
 /// known of A, all of B comes back once more.
 #[test]
 fn what_others_got_back_is_not_given_back_again() {
-    for algorithm in CONTINUOUS {
+    for algorithm in continuous() {
         let settled = quota(algorithm, "1r/s", 100);
         let plain = Quota::new(algorithm, settled.rate(), 100).expect("a quota");
         for (quota, left) in [(settled, 0), (plain, 40)] {

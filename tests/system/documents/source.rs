@@ -158,6 +158,17 @@ fn files_that_are_named_exist() {
     }
 }
 
+/// A file that has no line there is not compiled, and none of its tests runs.
+#[test]
+fn all_files_of_system_tests_have_their_line() {
+    let system = Path::new(env!("CARGO_MANIFEST_DIR")).join("system");
+    let main = fs::read_to_string(system.join("main.rs")).expect("the file");
+    for file in files(&system).iter().filter(|file| !file.ends_with("main.rs")) {
+        let name = file.file_stem().and_then(|name| name.to_str()).expect("a name");
+        assert!(main.contains(&format!("mod {name};\n")), "{}", file.display());
+    }
+}
+
 /// The path that a code span begins with, if it does: up to `NAME`, which stands for something new.
 fn path(code: &str) -> Option<&str> {
     let word = code.split_whitespace().next()?;

@@ -378,14 +378,14 @@ fn parameters_of_algorithms() {
     let bucket = "\"capacity=\" and \"refill=\"";
     let leaky = "\"burst=\", \"delay=\" and \"nodelay\"";
     let none = "none of its own";
-    for (algorithm, own) in [
-        ("token_bucket", bucket),
-        ("gcra", "\"burst=\""),
-        ("leaky_bucket", leaky),
-        ("sliding_window", none),
-        ("sliding_log", none),
-        ("fixed_window", none),
-    ] {
+    for algorithm in Algorithm::ALL {
+        let own = match algorithm {
+            Algorithm::TokenBucket | Algorithm::IntervalBucket => bucket,
+            Algorithm::Gcra => "\"burst=\"",
+            Algorithm::LeakyBucket => leaky,
+            Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::FixedWindow => none,
+        };
+        let algorithm = algorithm.name();
         for (name, values) in [
             ("capacity=", &["5"][..]),
             ("burst=", &["5"]),
