@@ -64,20 +64,22 @@ impl<T> Slab<T> {
 impl<T: Recycle> Slab<T> {
     /// Adds an entry.
     pub(super) fn insert(&mut self, entry: T) -> Key<T> {
-        let key = self.take_place(entry);
-        key.unwrap_or_else(|entry| {
-            let index = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-            self.places.push(Place { generation: 1, entry });
-            Key::new(index, 1)
-        })
+        if let Some((key, place)) = self.take_place() {
+            *place = entry;
+            return key;
+        }
+        let index = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        self.places.push(Place { generation: 1, entry });
+        Key::new(index, 1)
     }
 
-    fn take_place(&mut self, entry: T) -> Result<Key<T>, T> {
-        let Some(index) = self.free.pop() else { return Err(entry) };
-        let Some(place) = self.places.get_mut(index as usize) else { return Err(entry) };
+    /// Takes a place that is free, with what is left of its last entry.
+    #[inline]
+    fn take_place(&mut self) -> Option<(Key<T>, &mut T)> {
+        let index = self.free.pop()?;
+        let place = self.places.get_mut(index as usize)?;
         place.generation = place.generation.wrapping_add(1);
-        place.entry = entry;
-        Ok(Key::new(index, place.generation))
+        Some((Key::new(index, place.generation), &mut place.entry))
     }
 
     /// Removes an entry; nothing happens if it is gone.
@@ -104,13 +106,10 @@ impl<T: Recycle + Default> Slab<T> {
     /// Adds an entry in the state in which [`Recycle`] leaves it, with the memory of an earlier one.
     #[inline]
     pub(super) fn reuse(&mut self) -> Key<T> {
-        if let Some(index) = self.free.pop()
-            && let Some(place) = self.places.get_mut(index as usize)
-        {
-            place.generation = place.generation.wrapping_add(1);
-            return Key::new(index, place.generation);
+        match self.take_place() {
+            Some((key, _)) => key,
+            None => self.insert_new(),
         }
-        self.insert_new()
     }
 
     /// Adds an entry in a new place.
