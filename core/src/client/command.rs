@@ -11,7 +11,6 @@ use crate::key::Digest;
 use crate::lease::Lease;
 use crate::limit::Quota;
 use crate::manage::{Change, ClientState};
-use crate::redis::answer::managed;
 use crate::redis::answer::{self, Beside};
 use crate::redis::reply::ScriptReply;
 use crate::redis::script::{By, Scripts};
@@ -40,17 +39,6 @@ pub(super) enum Purpose {
     Settle(Settlement),
     /// The state of the client of the only charge is changed, or looked at.
     Manage(Change),
-}
-
-impl Purpose {
-    /// Since when the charge that is corrected can have been regained, and whether its cost is given back.
-    fn correction(self) -> Option<(u64, bool)> {
-        match self {
-            Self::Charge | Self::Manage(_) => None,
-            Self::Refund(since) => Some((since, true)),
-            Self::Settle(Settlement { since, change, .. }) => Some((since, change < 0)),
-        }
-    }
 }
 
 /// The requests that wait for a command: most often one.
@@ -299,12 +287,13 @@ impl Command {
     /// Appends a command that charges no request.
     #[cold]
     fn encode_other(&self, charge: Charge<'_>, scripts: &Scripts, out: &mut Vec<u8>) {
-        match (&self.purpose, self.purpose.correction()) {
-            (Purpose::Manage(change), _) => scripts.encode_change(out, self.by, &charge, change),
-            (_, Some((since, is_less))) => {
-                scripts.encode_correction(out, self.by, charge, since, is_less);
+        match &self.purpose {
+            Purpose::Charge => {}
+            Purpose::Manage(change) => scripts.encode_change(out, self.by, &charge, change),
+            Purpose::Refund(since) => scripts.encode_correction(out, self.by, charge, *since, true),
+            Purpose::Settle(Settlement { since, change, .. }) => {
+                scripts.encode_correction(out, self.by, charge, *since, *change < 0);
             }
-            (_, None) => {}
         }
     }
 }
@@ -349,7 +338,7 @@ impl Command {
 
     /// Reads what the client of the only charge has.
     pub(super) fn read_state(&self, found: ScriptReply<'_>) -> Option<ClientState> {
-        managed(found, &self.single()?)
+        answer::managed(found, &self.single()?)
     }
 
     /// Reads the verdicts for a member without what the command has charged it. So many members come before
