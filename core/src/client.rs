@@ -50,6 +50,7 @@
 
 use std::sync::Arc;
 
+use crate::decision::Verdict;
 use crate::metrics::ErrorKind;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::Endpoint;
@@ -185,6 +186,8 @@ pub struct Client {
     leaving: Leaving,
     credentials: Credentials,
     late: LateRefunds,
+    /// The verdicts of the reply that is being read.
+    verdicts: Vec<Verdict>,
 }
 
 impl Client {
@@ -204,6 +207,7 @@ impl Client {
             agenda: Agenda::default(),
             leaving: Leaving::default(),
             late: LateRefunds::default(),
+            verdicts: Vec::with_capacity(PREALLOCATED),
         };
         for Server { endpoint, targets } in servers {
             let role = client.discovery.topology.seed_role();

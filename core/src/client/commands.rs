@@ -7,7 +7,6 @@ use super::requests::{Error, Requests};
 use super::slab::{CommandKey, RequestKey, Slab};
 use super::waiting::{Coalescer, longest_hold};
 use crate::charge::Charge;
-use crate::decision::Verdict;
 use crate::lease::Lease;
 use crate::redis::reply::ScriptReply;
 
@@ -20,8 +19,6 @@ pub(super) struct Commands {
     slab: Slab<Command>,
     coalescer: Coalescer,
     spare: SpareMemory,
-    /// The verdicts of the reply that is being read.
-    pub(super) verdicts: Vec<Verdict>,
 }
 
 /// Memory for the members of commands that several requests share.
@@ -67,7 +64,6 @@ impl Commands {
             slab: Slab::with_room(PREALLOCATED),
             coalescer: Coalescer::new(),
             spare: SpareMemory::new(),
-            verdicts: Vec::with_capacity(PREALLOCATED),
         }
     }
 

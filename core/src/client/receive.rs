@@ -221,31 +221,18 @@ impl Client {
         if self.discovery.has_slots {
             self.commands.note_unspent(key, found, &mut self.requests);
         }
-        let mut verdicts = std::mem::take(&mut self.commands.verdicts);
-        let is_understood = self.read_into(&mut verdicts, key, found, node, now);
-        self.commands.verdicts = verdicts;
-        is_understood
-    }
-
-    fn read_into(
-        &mut self,
-        verdicts: &mut Vec<Verdict>,
-        key: CommandKey,
-        found: &ScriptReply<'_>,
-        node: NodeKey,
-        now: u64,
-    ) -> bool {
         let Some(command) = self.commands.get_mut(key) else { return true };
         if command.purpose != Purpose::Charge {
             return self.read_other(key, found);
         }
-        let requests = &mut self.requests;
-        let is_understood = command.read(found.clone(), verdicts, |request, charge, beside| {
-            requests.on_beside(request, charge, beside);
-        });
+        let (mut verdicts, requests) = (std::mem::take(&mut self.verdicts), &mut self.requests);
+        let is_understood =
+            command.read(found.clone(), &mut verdicts, |request, charge, beside| {
+                requests.on_beside(request, charge, beside);
+            });
         if is_understood {
             let awaits_charge = self.pool.nodes.get(node).is_some_and(super::Node::awaits_charge);
-            let is_up_again = awaits_charge && command.has_charged(verdicts);
+            let is_up_again = awaits_charge && command.has_charged(&verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
             let mut of_each = verdicts.chunks(count);
             for member in &members {
@@ -259,6 +246,7 @@ impl Client {
                 self.on_charged(node);
             }
         }
+        self.verdicts = verdicts;
         is_understood
     }
 
