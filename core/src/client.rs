@@ -278,7 +278,7 @@ impl Client {
             return;
         }
         for key in self.pool.connections.keys().collect::<Vec<_>>() {
-            if let Some(mut link) = self.link(key).filter(|link| !link.connection.is_idle()) {
+            if let Some(mut link) = self.link(key) {
                 link.close_if_quiet();
             }
         }

@@ -183,9 +183,9 @@ impl Link<'_> {
         }
     }
 
-    /// Closes the connection if nothing waits for it; the next command opens it again.
+    /// Closes the connection, if there is one and nothing waits for it; the next command opens it again.
     pub(super) fn close_if_quiet(&mut self) {
-        if self.connection.is_quiet() {
+        if !self.connection.is_idle() && self.connection.is_quiet() {
             self.close();
         }
     }

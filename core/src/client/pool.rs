@@ -88,9 +88,7 @@ impl Pool {
         let unneeded = self.nodes.seeds().iter().filter(is_unneeded);
         for node in unneeded.copied().collect::<Vec<_>>() {
             for key in self.connections_of(node) {
-                if let Some(mut link) =
-                    self.link(key, agenda).filter(|link| !link.connection.is_idle())
-                {
+                if let Some(mut link) = self.link(key, agenda) {
                     link.close_if_quiet();
                 }
             }
