@@ -68,15 +68,9 @@ impl Waiting {
 
     /// Takes the commands that were held for long enough.
     pub(super) fn take_held(&mut self, commands: &Commands, now: u64) -> Vec<CommandKey> {
-        let mut due = Vec::new();
-        self.held.retain(|key| match held_until(*key, commands) {
-            Some(at) if at <= now => {
-                due.push(*key);
-                false
-            }
-            until => until.is_some(),
-        });
-        due
+        self.held.retain(|key| held_until(*key, commands).is_some());
+        let is_due = |key: &mut CommandKey| held_until(*key, commands).is_some_and(|at| at <= now);
+        self.held.extract_if(.., is_due).collect()
     }
 
     /// A command is to be tried again after a pause, which is longer each time. Returns when.
@@ -92,8 +86,7 @@ impl Waiting {
 
     /// Takes a command that is to be tried again now.
     pub(super) fn next_retry(&mut self, now: u64) -> Option<CommandKey> {
-        let is_due = self.retries.front().is_some_and(|(_, at)| *at <= now);
-        if is_due { self.retries.pop_front().map(|(key, _)| key) } else { None }
+        self.retries.pop_front_if(|(_, at)| *at <= now).map(|(key, _)| key)
     }
 
     /// A command waits for a topology. Without one it fails with this error.
@@ -176,10 +169,8 @@ impl Deadlines {
 
     /// Removes a request whose deadline is not after `now`.
     pub(super) fn next_expired(&mut self, now: u64) -> Option<RequestKey> {
-        self.queues.iter_mut().find_map(|queue| {
-            let is_expired = queue.entries.front().is_some_and(|(_, deadline)| *deadline <= now);
-            if is_expired { queue.entries.pop_front().map(|(request, _)| request) } else { None }
-        })
+        let pop = |queue: &mut Queue| queue.entries.pop_front_if(|(_, deadline)| *deadline <= now);
+        self.queues.iter_mut().find_map(pop).map(|(request, _)| request)
     }
 
     /// Removes the deadlines at the front of each queue whose requests are released.
