@@ -37,14 +37,8 @@ impl Client {
 
     /// Drops the commands that wait for a topology, and for which no request waits any more.
     fn drop_unneeded_parked(&mut self, now: u64) {
-        let mut parked = self.waiting.take_parked();
-        let mut unneeded = Vec::new();
-        parked.retain(|(key, _)| {
-            let is_unneeded = self.commands.drop_gone(*key, &mut self.requests, &mut self.agenda);
-            unneeded.extend(is_unneeded.then_some(*key));
-            !is_unneeded
-        });
-        self.waiting.put_back(parked);
+        let Self { waiting, commands, requests, agenda, .. } = self;
+        let unneeded = waiting.take_unneeded(|key| commands.drop_gone(key, requests, agenda));
         unneeded.into_iter().for_each(|key| self.fail(key, Error::Lost, now));
     }
 

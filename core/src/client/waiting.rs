@@ -105,9 +105,12 @@ impl Waiting {
         std::mem::take(&mut self.parked)
     }
 
-    /// Puts back those that still wait for a topology.
-    pub(super) fn put_back(&mut self, parked: Vec<(CommandKey, Error)>) {
-        self.parked = parked;
+    /// Takes those of them that are not needed any more.
+    pub(super) fn take_unneeded(
+        &mut self,
+        mut is_unneeded: impl FnMut(CommandKey) -> bool,
+    ) -> Vec<CommandKey> {
+        self.parked.extract_if(.., |(key, _)| is_unneeded(*key)).map(|(key, _)| key).collect()
     }
 }
 
