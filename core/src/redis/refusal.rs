@@ -103,6 +103,7 @@ impl RefusalKind {
 
     /// The meaning of an error with the generic code `ERR`.
     fn of_plain_error(details: &str) -> Self {
+        let has_any = |texts: &[&str]| texts.iter().any(|text| details.contains(text));
         let unknown = details.strip_prefix("unknown command").map(str::to_ascii_uppercase);
         if details.starts_with("max number of clients") {
             Self::NotReady
@@ -113,16 +114,10 @@ impl RefusalKind {
             // A master that its cluster has lost, with cluster-allow-reads-when-down. It refuses the first
             // write, so none was done.
             Self::ClusterDown
-        } else if ["The user executing the script can't ", "ACL failure in script"]
-            .iter()
-            .any(|it| details.contains(it))
-        {
+        } else if has_any(&["The user executing the script can't ", "ACL failure in script"]) {
             // The account may run scripts, but not what this one calls.
             Self::Auth
-        } else if [" -READONLY ", " -NOREPLICAS ", " -MISCONF "]
-            .iter()
-            .any(|it| details.contains(it))
-        {
+        } else if has_any(&[" -READONLY ", " -NOREPLICAS ", " -MISCONF "]) {
             // Before Redis 7 an error within a script was wrapped in one about the script.
             Self::ReadOnly
         } else {
