@@ -50,14 +50,9 @@ impl PageForm {
     /// The one of `forms` that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the first
     /// one if none does.
     pub fn accepted(forms: &[Self], accept: &str) -> Self {
-        let mut best = (forms.first().copied().unwrap_or_default(), None);
-        for form in forms.iter().copied() {
-            let rank = form.rank(accept);
-            if rank > best.1 {
-                best = (form, rank);
-            }
-        }
-        best.0
+        // Of several maxima the last one is taken.
+        let best = forms.iter().rev().max_by_key(|form| form.rank(accept));
+        best.copied().unwrap_or_default()
     }
 
     /// `None` if the client does not accept it.
