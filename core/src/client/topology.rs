@@ -36,18 +36,26 @@ pub(super) trait Topology: std::fmt::Debug {
     }
 
     /// How a node is queried for the topology; `None` if it cannot change.
-    fn query(&self) -> Option<Query>;
+    fn query(&self) -> Option<Query> {
+        None
+    }
 
     /// Reads the reply of `node` to the query.
-    fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String>;
+    fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
+        Err(unexpected(reply))
+    }
 
     /// Weighs what a node has reported: the layout to apply, or `None` if what others report counts as well.
     /// It `is_late` if a reply to a later query was applied meanwhile.
-    fn weigh(&mut self, layout: Layout, from: NodeKey, is_late: bool) -> Option<Layout>;
+    fn weigh(&mut self, layout: Layout, _from: NodeKey, _is_late: bool) -> Option<Layout> {
+        Some(layout)
+    }
 
     /// Every node of the round was queried, and no reply was enough by itself: the layout to apply, if there
     /// is one. `serves` is whether the present master does.
-    fn conclude(&mut self, serves: bool) -> Option<Layout>;
+    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
+        None
+    }
 
     /// A node is not connected any more, and may report something else when it is again.
     fn forget(&mut self, _node: NodeKey) {}

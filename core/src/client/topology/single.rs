@@ -1,9 +1,8 @@
 //! One server.
 
-use super::{Layout, Line, Query, Topology};
-use crate::client::node::{Node, Nodes};
+use super::{Layout, Line, Topology};
+use crate::client::node::Nodes;
 use crate::client::slab::NodeKey;
-use crate::redis::reply::Reply;
 
 /// All keys are at one server.
 #[derive(Debug, Default)]
@@ -18,22 +17,6 @@ impl Topology for Single {
 
     fn route(&self, _slot: u16) -> Option<NodeKey> {
         self.master
-    }
-
-    fn query(&self) -> Option<Query> {
-        None
-    }
-
-    fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
-        Err(super::unexpected(reply))
-    }
-
-    fn weigh(&mut self, layout: Layout, _from: NodeKey, _is_late: bool) -> Option<Layout> {
-        Some(layout)
-    }
-
-    fn conclude(&mut self, _serves: bool) -> Option<Layout> {
-        None
     }
 
     fn apply(&mut self, _layout: Layout, _nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
