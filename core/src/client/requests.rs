@@ -57,14 +57,6 @@ impl Requests {
     pub(super) fn is_waiting(&self, key: RequestKey) -> bool {
         self.get(key).is_some_and(Request::is_waiting)
     }
-
-    /// The lease that a reply has brought for a charge of a request, if one has come.
-    pub(super) fn granted(&self, key: RequestKey, charge: usize) -> Granted {
-        let Some(request) = self.get(key) else { return Granted::default() };
-        let now = request.answers.get(charge).map_or(0, |answer| answer.now);
-        let granted = request.rare.get(charge).and_then(|rare| rare.granted);
-        granted.unwrap_or(Granted::nothing(now))
-    }
 }
 
 /// Changes.

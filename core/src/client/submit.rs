@@ -117,7 +117,10 @@ impl Client {
 
     /// The lease that a reply has brought for a charge of a request, if one has come.
     pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
-        self.requests.granted(key, charge)
+        let Some(request) = self.requests.get(key) else { return Granted::default() };
+        let now = request.answers.get(charge).map_or(0, |answer| answer.now);
+        let granted = request.rare.get(charge).and_then(|rare| rare.granted);
+        granted.unwrap_or(Granted::nothing(now))
     }
 
     /// The verdict on a charge of a request if it is given back, as another command rejects the request.
