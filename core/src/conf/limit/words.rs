@@ -257,17 +257,13 @@ impl<'a> Parameters<'a> {
 
     /// The part of the excess that a leaky bucket does not delay.
     fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, LimitError> {
-        if algorithm != Algorithm::LeakyBucket {
-            return match (self.delay, self.nodelay) {
-                (None, false) => Ok(None),
-                (Some(value), _) => Err(LimitError::foreign("delay", value, algorithm)),
-                (None, true) => {
-                    Err(LimitError::Foreign { parameter: "nodelay".to_owned(), algorithm })
-                }
-            };
-        }
+        let delays = algorithm == Algorithm::LeakyBucket;
         match (self.delay, self.nodelay) {
-            (None, false) => Ok(Some(Undelayed::UpTo(0))),
+            (None, false) => Ok(delays.then_some(Undelayed::UpTo(0))),
+            (Some(value), _) if !delays => Err(LimitError::foreign("delay", value, algorithm)),
+            (None, true) if !delays => {
+                Err(LimitError::Foreign { parameter: "nodelay".to_owned(), algorithm })
+            }
             (None, true) => Ok(Some(Undelayed::All)),
             (Some(text), false) => Ok(Some(Undelayed::UpTo(parameter::delay(text)?))),
             (Some(_), true) => Err(LimitError::DelayAndNodelay),
