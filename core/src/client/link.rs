@@ -128,8 +128,7 @@ impl Link<'_> {
 
     /// Encodes a command that is none about limits.
     pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: CommandKind, now: u64) {
-        Cmd::new().arg(words).write_packed_command(self.connection.buffer());
-        self.connection.queue.on_sent(owner, now);
+        self.write(owner, words, now);
         self.count(|node| node.count_command(counted));
     }
 
@@ -146,18 +145,18 @@ impl Link<'_> {
     pub(super) fn encode_query(&mut self, owner: Owner, query: &Query, now: u64) {
         let words: Vec<_> = query.words.iter().map(String::as_str).collect();
         if let Some(channel) = query.channel {
-            self.encode_subscription(&["UNSUBSCRIBE", channel], now);
+            self.write(Owner::Subscription, &["UNSUBSCRIBE", channel], now);
         }
         self.encode(owner, &words, query.command, now);
         if let Some(channel) = query.channel {
-            self.encode_subscription(&["SUBSCRIBE", channel], now);
+            self.write(Owner::Subscription, &["SUBSCRIBE", channel], now);
             self.connection.channel.subscribe();
         }
     }
 
-    fn encode_subscription(&mut self, words: &[&str], now: u64) {
+    fn write(&mut self, owner: Owner, words: &[&str], now: u64) {
         Cmd::new().arg(words).write_packed_command(self.connection.buffer());
-        self.connection.queue.on_sent(Owner::Subscription, now);
+        self.connection.queue.on_sent(owner, now);
     }
 }
 
@@ -278,8 +277,7 @@ fn error_kind(fault: &Fault) -> ErrorKind {
         Fault::Handshake(_, refusal) if refusal.is_auth() => ErrorKind::Auth,
         // A password where the server has none is refused with the code of any failure.
         Fault::Handshake(Step::Auth, Refusal { kind: RefusalKind::Failed, .. }) => ErrorKind::Auth,
-        Fault::Handshake(..) => ErrorKind::Unfit,
-        Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
+        Fault::Handshake(..) | Fault::Unfit(_) | Fault::Misplaced => ErrorKind::Unfit,
     }
 }
 
