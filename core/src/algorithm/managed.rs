@@ -32,9 +32,7 @@ impl Algorithm {
         stored.state = stored.state.take().or_else(|| self.whole().state);
         stored.extra.blocked_until = now.saturating_add(span.min(quota.longest_block()));
     }
-}
 
-impl Algorithm {
     /// The state from which on `to` counts, where `from` has counted until `at`, in µs: as many units are missing, at
     /// most all of them, and as many are owed. A block goes on. What machines have set aside is spent. The entries of a
     /// log of the same period stay as they are, and so does any state under the same quota.

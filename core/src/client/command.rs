@@ -296,9 +296,7 @@ impl Command {
             }
         }
     }
-}
 
-impl Command {
     /// Reads what a script has found: the verdict on each charge, or, of the only charge, for each
     /// member. `take` gets what came with it, if anything did, with the request and the index of its charge. `false`,
     /// and nothing is read, if the reply is not one to this command.
