@@ -128,12 +128,9 @@ pub(super) fn log_key(line: &Directive<'_>) -> Result<LogKey, DirectiveError> {
     line.choose(&LogKey::ALL.map(|it| (it.name(), it)))
 }
 
-pub(super) fn ipv4_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
-    line.number(1, 32).map(|bits| bits as u32)
-}
-
-pub(super) fn ipv6_prefix(line: &Directive<'_>) -> Result<u32, DirectiveError> {
-    line.number(1, 128).map(|bits| bits as u32)
+/// The length of a prefix of an address, which has so many bits.
+pub(super) fn prefix<const BITS: u64>(line: &Directive<'_>) -> Result<u32, DirectiveError> {
+    line.number(1, BITS).map(|bits| bits as u32)
 }
 
 /// How long a machine may hold units that it has taken ahead, in ms, if it is not told how long.

@@ -222,10 +222,10 @@ directives! {
             c"rate_limit_redis_retry_jitter", Everywhere, One, Policy by Directive::time_or_zero;
         /// How much of an IPv4 address stands for a client, in bits.
         ipv4_prefix: u32 = 32,
-            c"rate_limit_redis_ipv4_prefix", Everywhere, One, Policy by policy::ipv4_prefix;
+            c"rate_limit_redis_ipv4_prefix", Everywhere, One, Policy by policy::prefix::<32>;
         /// How much of an IPv6 address stands for a client, in bits.
         ipv6_prefix: u32 = 64,
-            c"rate_limit_redis_ipv6_prefix", Everywhere, One, Policy by policy::ipv6_prefix;
+            c"rate_limit_redis_ipv6_prefix", Everywhere, One, Policy by policy::prefix::<128>;
         /// Whether the deny cache is used.
         deny_cache: bool = true,
             c"rate_limit_redis_deny_cache", Everywhere, One, Policy by Directive::flag;
