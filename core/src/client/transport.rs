@@ -29,9 +29,8 @@ impl Client {
     }
 
     fn connect_if_idle(&mut self, key: ConnectionKey, now: u64) {
-        if let Some(mut link) = self.link(key).filter(|link| link.connection.is_idle()) {
-            let result = link.connect(now);
-            self.check_attempt(key, result, now);
+        if self.pool.connections.get(key).is_some_and(Connection::is_idle) {
+            self.connect(key, now);
         }
     }
 
