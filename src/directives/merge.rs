@@ -15,19 +15,16 @@ use crate::shm;
 
 /// Completes the configuration of `http` after all others.
 pub(crate) fn complete(cf: &mut Conf) -> Status {
-    match bind_outside(cf).and_then(|()| warn(cf)) {
+    let completed = bind_outside(cf)
+        .and_then(|()| store::warn_of_unnamed(cf))
+        .and_then(|()| access::warn_of_admins(cf));
+    match completed {
         Ok(()) => Status::NGX_OK,
         Err(error) => {
             reader::fail(cf, &error);
             Status::NGX_ERROR
         }
     }
-}
-
-/// Warns of what only all of the configuration shows.
-fn warn(cf: &mut Conf) -> Result<(), ConfError> {
-    store::warn_of_unnamed(cf)?;
-    access::warn_of_admins(cf)
 }
 
 /// Binds the last limits, and adds the shared memory.
