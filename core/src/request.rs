@@ -316,15 +316,12 @@ impl<M: Machine> LimitedRequest<'_, M> {
         let may_have_own = self.limits.iter().any(Evaluated::may_have_own);
         let Some(submission) = self.submission.get().filter(|_| may_have_own) else { return };
         submission.with_answers(|answers| {
-            let answers = answers.iter().enumerate().filter(|(_, answer)| answer.verdict.is_some());
-            for (index, answer) in answers {
-                let Some(limit) = self.limits.get(index).filter(|limit| limit.may_have_own())
-                else {
-                    continue;
-                };
-                let own = submission.own(index);
-                limit.set_own(own);
-                machine.note_override(limit, own, answer.now);
+            for (index, (limit, answer)) in self.limits.iter().zip(answers).enumerate() {
+                if limit.may_have_own() && answer.verdict.is_some() {
+                    let own = submission.own(index);
+                    limit.set_own(own);
+                    machine.note_override(limit, own, answer.now);
+                }
             }
         });
     }
