@@ -89,7 +89,7 @@ pub type SetPolicy = fn(&mut PolicyLevel, &Directive<'_>) -> Result<Option<Strin
 /// Makes the table, and from the rows of the policy its types and the inheritance.
 macro_rules! directives {
     (
-        rows {$($row:expr,)+}
+        rows {$($row:literal, $row_contexts:ident, $row_arguments:ident, $row_sets:expr;)+}
         policy {$(
             $(#[$doc:meta])+
             $field:ident: $type:ty = $default:expr,
@@ -99,7 +99,12 @@ macro_rules! directives {
     ) => {
         /// Every directive.
         pub const DIRECTIVES: &[Row] = &[
-            $($row,)+
+            $(Row {
+                name: $row,
+                contexts: Contexts::$row_contexts,
+                arguments: Arguments::$row_arguments,
+                sets: $row_sets,
+            },)+
             $(Row {
                 name: $name,
                 contexts: Contexts::$contexts,
@@ -148,42 +153,13 @@ macro_rules! directives {
 
 directives! {
     rows {
-        Row {
-            name: c"rate_limit_redis",
-            contexts: Contexts::Everywhere,
-            arguments: Arguments::OneOrMore,
-            sets: Sets::Limit,
-        },
-        Row {
-            name: c"rate_limit_redis_pass",
-            contexts: Contexts::Everywhere,
-            arguments: Arguments::One,
-            sets: Sets::Pass { default: DEFAULT_STORE },
-        },
-        Row {
-            name: c"rate_limit_redis_store",
-            contexts: Contexts::Http,
-            arguments: Arguments::OneAndBlock,
-            sets: Sets::Store,
-        },
-        Row {
-            name: c"rate_limit_redis_shared_memory",
-            contexts: Contexts::Http,
-            arguments: Arguments::One,
-            sets: Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY },
-        },
-        Row {
-            name: c"rate_limit_redis_admin",
-            contexts: Contexts::Location,
-            arguments: Arguments::None,
-            sets: Sets::Admin,
-        },
-        Row {
-            name: c"rate_limit_redis_top",
-            contexts: Contexts::Http,
-            arguments: Arguments::One,
-            sets: Sets::Top { read: policy::top, default: 0 },
-        },
+        c"rate_limit_redis", Everywhere, OneOrMore, Sets::Limit;
+        c"rate_limit_redis_pass", Everywhere, One, Sets::Pass { default: DEFAULT_STORE };
+        c"rate_limit_redis_store", Http, OneAndBlock, Sets::Store;
+        c"rate_limit_redis_shared_memory", Http, One,
+            Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY };
+        c"rate_limit_redis_admin", Location, None, Sets::Admin;
+        c"rate_limit_redis_top", Http, One, Sets::Top { read: policy::top, default: 0 };
     }
     policy {
         /// How long a request may wait for its decision, in ms.
