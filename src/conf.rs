@@ -45,12 +45,6 @@ pub(crate) enum EvaluateError {
     /// A variable has a value that cannot be used.
     #[error(transparent)]
     Unusable(#[from] LimitError),
-    #[error("out of memory")]
-    OutOfMemory,
-}
-
-impl From<OutOfMemory> for EvaluateError {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
-    }
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
 }

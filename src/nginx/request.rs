@@ -37,7 +37,8 @@ pub(crate) struct Request<'r> {
 }
 
 /// NGINX is out of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("out of memory")]
 pub(crate) struct OutOfMemory;
 
 /// The result of the handler of a phase.

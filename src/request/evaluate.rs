@@ -71,7 +71,7 @@ fn evaluate_one<'r>(
     let key = stored(r, key, bound.key_hmac())?;
     let (quota, cost) = match quota_and_cost(r, limit, bound) {
         Ok(values) => values,
-        Err(EvaluateError::OutOfMemory) => return Err(Unevaluated::OutOfMemory),
+        Err(EvaluateError::OutOfMemory(OutOfMemory)) => return Err(Unevaluated::OutOfMemory),
         Err(EvaluateError::Unusable(error)) => {
             unusable(r.log(), &error, limit.name());
             return Err(Unevaluated::Unusable(limit.line.effect));
