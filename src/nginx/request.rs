@@ -430,9 +430,7 @@ impl<'r> Request<'r> {
         }
         Ok(())
     }
-}
 
-impl<'r> Request<'r> {
     /// The address of the client, and its text, as variables show it; `None` for a client of a unix socket.
     pub(crate) fn address(self) -> Option<(IpAddr, &'r [u8])> {
         // SAFETY: the connection of a request has an address of the family that it names, and a text of it, which
