@@ -318,7 +318,7 @@ impl State {
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
                 Action::Down(node, reason) => self.log_down(node, reason),
-                Action::StillDown(node, reason) => self.log_still_down(node, reason),
+                Action::StillDown(node, reason) => self.log_reason(node, reason, false),
                 Action::Up(node) => self.find_up(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),

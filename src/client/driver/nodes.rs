@@ -150,14 +150,9 @@ impl State {
         self.log_reason(key, reason, is_new);
     }
 
-    /// This worker has not reached a node that is down.
-    pub(super) fn log_still_down(&mut self, key: NodeKey, reason: String) {
-        self.log_reason(key, reason, false);
-    }
-
     /// Logs, once for all workers, that a node is down, or that it is down for another reason than was logged last. If the
     /// line is not to come yet the reason is kept for it.
-    fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
+    pub(super) fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
         let Some((record, name)) = self.named(key) else { return };
         let (now, number) = (unix_ms(), cause(&reason));
         if record.admits_down(now, number, is_new) {
