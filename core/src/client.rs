@@ -220,9 +220,11 @@ impl Client {
 
     /// Connects, before the first request needs it.
     pub fn start(&mut self, now: u64) {
-        match self.discovery.can_change() {
-            true => self.refresh_topology(now),
-            false => self.open_all(now),
+        if self.discovery.can_change() {
+            return self.refresh_topology(now);
+        }
+        for node in self.pool.nodes.current().to_vec() {
+            self.open_node(node, now);
         }
     }
 

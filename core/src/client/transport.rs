@@ -15,12 +15,6 @@ use crate::metrics::{CommandKind, ErrorKind, QueryResult};
 
 /// Connecting.
 impl Client {
-    pub(super) fn open_all(&mut self, now: u64) {
-        for node in self.pool.nodes.current().to_vec() {
-            self.open_node(node, now);
-        }
-    }
-
     /// Connects to a node, unless it is connected.
     pub(super) fn open_node(&mut self, node: NodeKey, now: u64) {
         for key in self.pool.connections_of(node) {
