@@ -234,7 +234,9 @@ impl Client {
             let awaits_charge = self.pool.nodes.get(node).is_some_and(super::Node::awaits_charge);
             let is_up_again = awaits_charge && command.has_charged(&verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
-            for (member, verdicts) in members.iter().zip(verdicts.chunks(count)) {
+            let mut of_each = verdicts.chunks(count);
+            for member in &members {
+                let Some(verdicts) = of_each.next() else { break };
                 self.on_verdicts(key, *member, verdicts, node, found.now(), now);
             }
             if let Some(follower) = self.commands.remove_answered(key, members) {
