@@ -77,10 +77,11 @@ impl Client {
     /// The breaker of a server has opened.
     fn on_opened(&mut self, key: NodeKey, was_up: bool, now: u64) {
         self.agenda.push(Action::View(key));
-        if was_up {
-            let reason = format!("no reply within {} ms", self.pool.patience / MILLISECOND);
-            self.agenda.push(Action::Down(key, reason));
-        }
+        let reason = format!("no reply within {} ms", self.pool.patience / MILLISECOND);
+        self.agenda.push(match was_up {
+            true => Action::Down(key, reason),
+            false => Action::StillDown(key, reason),
+        });
         if self.discovery.can_change() {
             self.discovery.want(now, &mut self.agenda);
         }
@@ -278,19 +279,10 @@ impl Client {
         }
     }
 
-    /// Another worker of this machine has found a node down which decides requests of this one: it is up once it charges one.
-    pub fn doubt(&mut self, key: NodeKey) {
-        if let Some(node) = self.pool.nodes.get_mut(key) {
-            node.is_doubted = true;
-        }
-    }
-
-    /// A server that was unfit or doubted has charged a request. That it rejects others shows nothing: it writes nothing for
-    /// them.
-    pub(super) fn on_charged(&mut self, key: NodeKey) {
+    /// A server that was unfit has charged a request. That it rejects others shows nothing: it writes nothing for them.
+    pub(super) fn on_fit_again(&mut self, key: NodeKey) {
         if let Some(node) = self.pool.nodes.get_mut(key) {
             node.is_unfit = false;
-            node.is_doubted = false;
             self.pool.check_recovery(key, &mut self.agenda);
         }
     }

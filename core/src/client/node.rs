@@ -71,8 +71,6 @@ pub struct Node {
     pub(super) is_cut_off: bool,
     /// It has refused to decide (READONLY, MISCONF), and has charged nothing since.
     pub(super) is_unfit: bool,
-    /// Another worker has found it down, and this one has charged nothing since.
-    pub(super) is_doubted: bool,
     /// How often the time is doubled for which it may owe a reply and send nothing.
     pub(super) silences: u32,
     /// Whether a topology query has timed out to which it may still reply. Commands may be answered before.
@@ -124,7 +122,6 @@ impl Node {
             health: Health::new(max_fails, config.fail_timeout),
             is_cut_off: false,
             is_unfit: false,
-            is_doubted: false,
             silences: 0,
             owes_topology: false,
             retired_at: None,
@@ -205,11 +202,6 @@ impl Node {
     /// Whether commands can be sent to it, and it is not known to refuse them.
     pub(super) fn serves(&self) -> bool {
         self.wanted > 0 && self.health.is_up() && !self.is_unfit
-    }
-
-    /// Whether it is up as soon as it charges a request, as far as this worker or another one knows.
-    pub(super) fn awaits_charge(&self) -> bool {
-        self.is_unfit || self.is_doubted
     }
 
     /// Whether one of its connections shows that it is up, which is noted.

@@ -223,7 +223,7 @@ impl Client {
         }
         let Some(command) = self.commands.get_mut(key) else { return true };
         if command.purpose != Purpose::Charge {
-            return self.read_other(key, found);
+            return self.read_other(key, found, node);
         }
         let (mut verdicts, requests) = (std::mem::take(&mut self.verdicts), &mut self.requests);
         let is_understood =
@@ -231,8 +231,8 @@ impl Client {
                 requests.on_beside(request, charge, beside);
             });
         if is_understood {
-            let awaits_charge = self.pool.nodes.get(node).is_some_and(super::Node::awaits_charge);
-            let is_up_again = awaits_charge && command.has_charged(&verdicts);
+            let was_unfit = self.pool.nodes.get(node).is_some_and(|node| node.is_unfit);
+            let is_fit_again = was_unfit && command.has_charged(&verdicts);
             let (count, members) = (command.len(), std::mem::take(&mut command.members));
             let mut of_each = verdicts.chunks(count);
             for member in &members {
@@ -242,8 +242,8 @@ impl Client {
             if let Some(follower) = self.commands.remove_answered(key, members) {
                 self.send_held(follower, now);
             }
-            if is_up_again {
-                self.on_charged(node);
+            if is_fit_again {
+                self.on_fit_again(node);
             }
         }
         self.verdicts = verdicts;
@@ -252,11 +252,14 @@ impl Client {
 
     /// Reads the reply to a command that has charged no request, which ends with that.
     #[cold]
-    fn read_other(&mut self, key: CommandKey, found: &ScriptReply<'_>) -> bool {
+    fn read_other(&mut self, key: CommandKey, found: &ScriptReply<'_>, node: NodeKey) -> bool {
         match self.commands.get(key).map(|command| command.purpose) {
             Some(Purpose::Manage(_)) => return self.read_state(key, found),
-            Some(Purpose::Settle(Settlement { tag, .. })) => {
+            Some(Purpose::Settle(Settlement { tag, change, .. })) => {
                 self.leaving.on_settled(tag, true, &mut self.agenda);
+                if change > 0 {
+                    self.on_fit_again(node);
+                }
             }
             Some(Purpose::Charge | Purpose::Refund(_)) | None => {}
         }

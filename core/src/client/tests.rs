@@ -914,9 +914,8 @@ fn replies_behind_the_one_of_an_unfit_server_count() {
     }
 }
 
-/// A server that refuses to write decides on requests that it rejects.
-#[test]
-fn an_unfit_server_is_up_again_when_it_has_charged_a_request() {
+/// A server that has refused to write, and is connected again.
+fn unfit() -> Played {
     let mut played = Played::ready();
     played.submit("a");
     played.turn();
@@ -925,6 +924,27 @@ fn an_unfit_server_is_up_again_when_it_has_charged_a_request() {
     assert!(is_down(&played.turn()));
     played.wait(8_000 * MILLISECOND);
     played.accept_handshake();
+    played
+}
+
+/// A request may be charged when it has ended, and not before.
+#[test]
+fn an_unfit_server_is_up_again_when_it_has_charged_what_a_request_has_cost() {
+    for (change, is_up) in [(3, true), (-3, false)] {
+        let mut played = unfit();
+        played.settle(change);
+        let mut actions = played.turn();
+        played.sent();
+        played.receive(FOUND);
+        actions.extend(played.turn());
+        assert_eq!(actions.contains(&Action::Up(played.node())), is_up, "{change}: {actions:?}");
+    }
+}
+
+/// A server that refuses to write decides on requests that it rejects.
+#[test]
+fn an_unfit_server_is_up_again_when_it_has_charged_a_request() {
+    let mut played = unfit();
     let template = Rc::clone(&played.template);
     for (cost, is_up) in [(1_000_000, false), (0, false), (1, true), (1, false)] {
         let charge = Charge { cost, ..charge(&template, "a") };

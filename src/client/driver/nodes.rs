@@ -53,7 +53,7 @@ impl State {
             place(
                 &mut self.nodes,
                 key.index(),
-                KnownNode { key, record, reason: None, peer: None },
+                KnownNode { key, record, is_down: false, reason: None, peer: None },
             );
             self.set_view(key, Some(View::default()), true);
         }
@@ -62,7 +62,7 @@ impl State {
 
     pub(super) fn count_wait(&mut self, key: RequestKey, wait: u64) {
         let answers = self.client.answers(key);
-        let mut doubted = None;
+        let mut left_down = None;
         for (index, answer) in answers.iter().enumerate() {
             // A node that has decided several limits is counted once.
             let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
@@ -72,14 +72,13 @@ impl State {
                 && let Some(record) = self.record(node)
             {
                 record.count_wait(wait);
-                // Another worker has found it down, and may have gone since.
-                if record.is_down_for_all() {
-                    doubted = Some(node);
+                if record.is_left_down() {
+                    left_down = Some(node);
                 }
             }
         }
-        if let Some(node) = doubted {
-            self.client.doubt(node);
+        if let Some(node) = left_down {
+            self.find_up(node);
         }
     }
 
@@ -143,16 +142,17 @@ impl State {
         Some((self.record(key)?, self.client.node(key)?.name()))
     }
 
-    /// This worker has found a node down.
+    /// This worker has found a node down, or still down.
     pub(super) fn log_down(&mut self, key: NodeKey, reason: String) {
         let Some(known) = self.known(key) else { return };
+        known.is_down = true;
         let is_new = known.record.mark_down(unix_ms(), cause(&reason));
         self.log_reason(key, reason, is_new);
     }
 
     /// Logs, once for all workers, that a node is down, or that it is down for another reason than was logged last. If the
     /// line is not to come yet the reason is kept for it.
-    pub(super) fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
+    fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
         let Some((record, name)) = self.named(key) else { return };
         let (now, number) = (unix_ms(), cause(&reason));
         if record.admits_down(now, number, is_new) {
@@ -200,11 +200,13 @@ impl State {
         }
     }
 
-    /// This worker has found a node up.
+    /// This worker has found a node up. That counts if it had found it down, or if the one that had is gone: else a server
+    /// that refuses what another worker sends would be up with each connection of this one.
     pub(super) fn find_up(&mut self, key: NodeKey) {
         let Some(known) = self.known(key) else { return };
         known.reason = None;
-        if known.record.find_up() {
+        let counts = std::mem::take(&mut known.is_down) || known.record.is_left_down();
+        if counts && known.record.find_up() {
             self.log_up(key);
         }
     }

@@ -158,15 +158,54 @@ fn files_that_are_named_exist() {
     }
 }
 
-/// A file that has no line there is not compiled, and none of its tests runs.
+/// The groups of the system tests, and their modules, as `main.rs` has them.
+fn groups() -> BTreeMap<String, BTreeSet<String>> {
+    let main = root().join("tests/system/main.rs");
+    let main = fs::read_to_string(main).expect("the file");
+    let group = |text: &str| {
+        let (name, block) = text.split_once(" {\n")?;
+        let (modules, _) = block.split_once("\n}")?;
+        let module = |line: &str| line.split_once("mod ")?.1.strip_suffix(';').map(str::to_owned);
+        Some((name.to_owned(), modules.lines().filter_map(module).collect()))
+    };
+    main.split("\nmod ").filter_map(group).collect()
+}
+
+/// A file that has no line in its group is not compiled, and none of its tests runs.
 #[test]
 fn all_files_of_system_tests_have_their_line() {
-    let system = Path::new(env!("CARGO_MANIFEST_DIR")).join("system");
-    let main = fs::read_to_string(system.join("main.rs")).expect("the file");
-    for file in files(&system).iter().filter(|file| !file.ends_with("main.rs")) {
-        let name = file.file_stem().and_then(|name| name.to_str()).expect("a name");
-        assert!(main.contains(&format!("mod {name};\n")), "{}", file.display());
+    let groups = groups();
+    assert!(groups.len() > 5, "{groups:?}");
+    for (group, modules) in groups {
+        let files = files(&root().join("tests/system").join(&group));
+        let name = |file: &PathBuf| file.file_stem()?.to_str().map(str::to_owned);
+        assert_eq!(files.iter().filter_map(name).collect::<BTreeSet<_>>(), modules, "{group}");
     }
+}
+
+/// What scripts run of the system tests is there: a group, or modules of one in braces.
+#[test]
+fn tests_that_scripts_run_exist() {
+    let groups = groups();
+    for script in ["scripts/test", "scripts/valgrind"] {
+        let text = fs::read_to_string(root().join(script)).expect("the script");
+        let filters: Vec<_> = text.split_whitespace().filter_map(filter).collect();
+        for (group, modules) in &filters {
+            let known = groups.get(*group).unwrap_or_else(|| panic!("{group} in {script}"));
+            let is_known = |module: &str| known.contains(module);
+            assert!(modules.iter().all(|it| is_known(it)), "{group}::{modules:?} in {script}");
+        }
+        assert!(filters.len() > 4, "{filters:?}");
+    }
+}
+
+/// The group of a filter, and the modules that it names.
+fn filter(word: &str) -> Option<(&str, Vec<&str>)> {
+    let word = word.rsplit('(').find(|part| !part.is_empty())?.trim_end_matches(')');
+    let filter = word.strip_suffix("::")?;
+    let (group, modules) = filter.split_once("::").unwrap_or((filter, ""));
+    let modules = modules.trim_start_matches('{').trim_end_matches('}').split(',');
+    Some((group, modules.filter(|it| !it.is_empty()).collect()))
 }
 
 /// The path that a code span begins with, if it does: up to `NAME`, which stands for something new.

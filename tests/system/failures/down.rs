@@ -284,6 +284,7 @@ fn a_server_that_charges_requests_beside_a_dry_run_is_up() {
 fn a_server_that_only_shows_what_is_left_is_not_up() {
     let redis = Redis::start();
     let nginx = limited(&redis.url())
+        .workers(1)
         .server("location = /left { rate_limit_redis $arg_k rate=1r/h capacity=500000 cost=0; }")
         .start_connected(&redis);
     redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -297,6 +298,42 @@ fn a_server_that_only_shows_what_is_left_is_not_up() {
     assert_eq!(lines(), [1, 0]);
     redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
     recovers(&nginx);
+    nginx.wait_for_error_log("is up again");
+    assert_eq!(lines(), [1, 1]);
+}
+
+/// One is refused what it sends, and the other sends nothing.
+#[test]
+fn a_server_that_cannot_write_is_not_up_because_another_worker_connects() {
+    let redis = Redis::start();
+    let nginx = limited(&redis.url()).workers(2).start_connected(&redis);
+    (0..50).for_each(|_| assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis"));
+    let mut http = nginx.http();
+    redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    let mut is_refused = || http.get("/?k=a").decision() == "ERROR_PASSED none";
+    wait_until(PATIENCE, &mut is_refused, "a refusal");
+    nginx.wait_for_error_log("is down: ");
+    let line = nginx.logged("is down: ").remove(0);
+    let is_other = |worker: &u32| !line.contains(&format!(" {worker}#"));
+    let other = nginx.worker_pids().into_iter().find(is_other).expect("a worker");
+    let name = format!(" name=nginx_rate_limit_redis:{other} ");
+    let its_connection = || {
+        let connection = redis.clients().into_iter().find(|line| line.contains(&name))?;
+        connection.split(['=', ' ']).nth(1).map(str::to_owned)
+    };
+    let id = its_connection().expect("a connection");
+    redis.command::<()>(&["CLIENT", "KILL", "ID", &id]);
+    let is_back = || its_connection().is_some_and(|now| now != id);
+    wait_until(PATIENCE, is_back, "another connection");
+    for _ in 0..3 {
+        let before = redis.info("errorstat_READONLY");
+        let is_refused_again = || is_refused() && redis.info("errorstat_READONLY") != before;
+        wait_until(PATIENCE, is_refused_again, "one more refusal");
+    }
+    let lines = || ["is down: ", "is up again"].map(|text| nginx.logged(text).len());
+    assert_eq!(lines(), [1, 0]);
+    redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    wait_until(PATIENCE, || http.get("/?k=a").decision() == "PASSED redis", "recovery");
     nginx.wait_for_error_log("is up again");
     assert_eq!(lines(), [1, 1]);
 }

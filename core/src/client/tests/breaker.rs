@@ -175,6 +175,27 @@ fn a_probe_that_is_answered_in_time_closes_it_and_a_command_shows_that_the_serve
     assert!(is_up(&played.turn()));
 }
 
+/// Another worker may have found it up meanwhile.
+#[test]
+fn a_server_that_answers_probes_alone_is_still_down_each_time() {
+    let mut played = Played::open();
+    for _ in 0..3 {
+        assert_eq!(played.sent(), PING);
+        played.receive("+PONG\r\n");
+        played.turn();
+        assert!(!played.is_open());
+        played.submit("a");
+        played.turn();
+        played.sent();
+        let actions = played.pass(TIMEOUT);
+        let still_down = Action::StillDown(played.node(), "no reply within 100 ms".to_owned());
+        assert!(played.is_open() && actions.contains(&still_down), "{actions:?}");
+        assert!(!is_down(&actions) && !is_up(&actions), "{actions:?}");
+        played.receive(FOUND);
+        played.turn();
+    }
+}
+
 #[test]
 fn a_worker_that_leaves_while_it_is_open_probes_with_its_requests() {
     let mut played = Played::open();
