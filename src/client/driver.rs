@@ -85,8 +85,6 @@ struct State {
 struct KnownNode {
     key: NodeKey,
     record: NodeEntry,
-    /// Whether this worker has found it down, and not up since.
-    is_down: bool,
     /// Why this worker has found it down, if that may have to be logged later.
     reason: Option<String>,
     /// The TLS name and session of the server, if TLS is used.
@@ -319,8 +317,9 @@ impl State {
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
-                Action::Down(node, reason) => self.log_down(node, reason),
-                Action::StillDown(node, reason) => self.log_down(node, reason),
+                Action::Down(node, reason) | Action::StillDown(node, reason) => {
+                    self.log_down(node, reason);
+                }
                 Action::Up(node) => self.find_up(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),

@@ -67,9 +67,7 @@ pub(crate) struct NodeRecord {
     name: Name,
     /// Its outages, and what of them is logged.
     pub(crate) outages: Outages,
-    /// The process that has found it down last.
-    found_down_by: AtomicU64,
-    /// 1 if a worker has found it up again since then, else 0.
+    /// 1 if a worker has found it up again since the latest began, else 0.
     is_found_up: AtomicU64,
     /// The number of the reason that was logged, if it is down.
     cause: AtomicU64,
@@ -299,7 +297,7 @@ impl NodeRecord {
     /// Resets all counters.
     fn clear(&self) {
         let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
-        let states = [&self.found_down_by, &self.is_found_up, &self.slow_since];
+        let states = [&self.is_found_up, &self.slow_since];
         let states = states.into_iter().chain(causes).chain([&self.warned]);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
@@ -331,9 +329,8 @@ impl NodeRecord {
     pub(crate) fn mark_down(&self, now: u64, cause: u64) -> bool {
         self.slow_since.store(0, Ordering::Relaxed);
         let is_new = self.outages.begin(now);
-        self.found_down_by.store(process::id().into(), Ordering::Relaxed);
-        self.is_found_up.store(0, Ordering::Relaxed);
         if is_new {
+            self.is_found_up.store(0, Ordering::Relaxed);
             self.cause.store(cause, Ordering::Relaxed);
             self.latest_cause.store(cause, Ordering::Relaxed);
         }
@@ -359,14 +356,6 @@ impl NodeRecord {
         self.outages.is_logged()
             && now.abs_diff(self.latest_cause_since.load(Ordering::Relaxed)) >= lasting
             && self.cause.swap(cause, Ordering::Relaxed) != cause
-    }
-
-    /// Whether the node is marked as down by a worker that is gone, and none has found it up since.
-    pub(crate) fn is_left_down(&self) -> bool {
-        let is_gone = |pid: u64| !u32::try_from(pid).is_ok_and(worker::is_living);
-        self.outages.is_down()
-            && self.is_found_up.load(Ordering::Relaxed) == 0
-            && is_gone(self.found_down_by.load(Ordering::Relaxed))
     }
 
     /// A worker has found the node up. Returns whether it was marked as down.

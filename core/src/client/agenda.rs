@@ -135,7 +135,7 @@ pub enum Action {
     Remove(NodeKey),
     /// The client has found the node down, for this reason.
     Down(NodeKey, String),
-    /// One more attempt to reach the node, which is down, has failed, for this reason; or it has not answered once more.
+    /// The node is down once more, for this reason: an attempt to reach it has failed, or it has not answered again.
     StillDown(NodeKey, String),
     /// The client has found the node up again.
     Up(NodeKey),

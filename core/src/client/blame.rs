@@ -264,7 +264,7 @@ impl Client {
     pub(super) fn on_answered(&mut self, key: NodeKey) {
         let Some(node) = self.pool.nodes.get_mut(key) else { return };
         node.is_cut_off = false;
-        let was_patient = node.silences > 0;
+        let (was_patient, is_unfit) = (node.silences > 0, node.is_unfit);
         node.silences = node.silences.saturating_sub(1);
         let ends_failures = node.health.needs_answer() || node.has_undecided;
         if ends_failures {
@@ -274,7 +274,10 @@ impl Client {
             self.on_patience_changed();
         }
         if ends_failures {
-            self.pool.count(key, &mut self.agenda, super::Node::count_answered);
+            // What a server that refuses to write answers nevertheless is no end of an outage.
+            if !is_unfit {
+                self.pool.count(key, &mut self.agenda, super::Node::count_answered);
+            }
             self.pool.check_recovery(key, &mut self.agenda);
         }
     }
@@ -283,6 +286,7 @@ impl Client {
     pub(super) fn on_fit_again(&mut self, key: NodeKey) {
         if let Some(node) = self.pool.nodes.get_mut(key) {
             node.is_unfit = false;
+            self.pool.count(key, &mut self.agenda, super::Node::count_answered);
             self.pool.check_recovery(key, &mut self.agenda);
         }
     }

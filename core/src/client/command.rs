@@ -334,6 +334,13 @@ impl Command {
         }
     }
 
+    /// Whether its only charge fits into what the script has found, so that all of it was charged.
+    pub(super) fn fits(&self, found: ScriptReply<'_>) -> bool {
+        let Some(charge) = self.single() else { return false };
+        let mut fits = false;
+        answer::repeated(found, &charge, 1, |verdict, _| fits = verdict.allowed) && fits
+    }
+
     /// Reads what the client of the only charge has.
     pub(super) fn read_state(&self, found: ScriptReply<'_>) -> Option<ClientState> {
         answer::managed(found, &self.single()?)

@@ -253,15 +253,18 @@ impl Client {
     /// Reads the reply to a command that has charged no request, which ends with that.
     #[cold]
     fn read_other(&mut self, key: CommandKey, found: &ScriptReply<'_>, node: NodeKey) -> bool {
-        match self.commands.get(key).map(|command| command.purpose) {
-            Some(Purpose::Manage(_)) => return self.read_state(key, found),
-            Some(Purpose::Settle(Settlement { tag, change, .. })) => {
+        let Some(command) = self.commands.get(key) else { return true };
+        match command.purpose {
+            Purpose::Manage(_) => return self.read_state(key, found),
+            Purpose::Settle(Settlement { tag, change, .. }) => {
+                let was_unfit = self.pool.nodes.get(node).is_some_and(|node| node.is_unfit);
+                let is_fit_again = was_unfit && change > 0 && command.fits(found.clone());
                 self.leaving.on_settled(tag, true, &mut self.agenda);
-                if change > 0 {
+                if is_fit_again {
                     self.on_fit_again(node);
                 }
             }
-            Some(Purpose::Charge | Purpose::Refund(_)) | None => {}
+            Purpose::Charge | Purpose::Refund(_) => {}
         }
         self.commands.remove(key);
         true

@@ -53,32 +53,24 @@ impl State {
             place(
                 &mut self.nodes,
                 key.index(),
-                KnownNode { key, record, is_down: false, reason: None, peer: None },
+                KnownNode { key, record, reason: None, peer: None },
             );
             self.set_view(key, Some(View::default()), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
     }
 
-    pub(super) fn count_wait(&mut self, key: RequestKey, wait: u64) {
+    pub(super) fn count_wait(&self, key: RequestKey, wait: u64) {
         let answers = self.client.answers(key);
-        let mut left_down = None;
         for (index, answer) in answers.iter().enumerate() {
             // A node that has decided several limits is counted once.
             let is_same = |other: &Answer| other.verdict.is_some() && other.node == answer.node;
             if answer.verdict.is_some()
                 && !answers.iter().take(index).any(is_same)
-                && let Some(node) = answer.node
-                && let Some(record) = self.record(node)
+                && let Some(record) = answer.node.and_then(|node| self.record(node))
             {
                 record.count_wait(wait);
-                if record.is_left_down() {
-                    left_down = Some(node);
-                }
             }
-        }
-        if let Some(node) = left_down {
-            self.find_up(node);
         }
     }
 
@@ -90,6 +82,10 @@ impl State {
     pub(super) fn count(&mut self, key: NodeKey) {
         if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
             known.record.add(&counts);
+            // Another worker has found it down, and may have gone since.
+            if counts.has_answered && known.record.find_up() {
+                self.log_up(key);
+            }
         }
     }
 
@@ -142,10 +138,17 @@ impl State {
         Some((self.record(key)?, self.client.node(key)?.name()))
     }
 
-    /// This worker has found a node down, or still down.
+    /// This worker has found a node down, or down once more: another worker may have found it up meanwhile. One that shuts
+    /// down is no measure: the others may have what it lacks, as a connection to a server that takes no more, or a new password.
     pub(super) fn log_down(&mut self, key: NodeKey, reason: String) {
+        let is_leaving = self.is_leaving;
         let Some(known) = self.known(key) else { return };
-        known.is_down = true;
+        if is_leaving && !known.record.outages.is_down() {
+            return self.log_warning(
+                key,
+                &format!("is out of reach of a worker that shuts down: {reason}"),
+            );
+        }
         let is_new = known.record.mark_down(unix_ms(), cause(&reason));
         self.log_reason(key, reason, is_new);
     }
@@ -200,13 +203,11 @@ impl State {
         }
     }
 
-    /// This worker has found a node up. That counts if it had found it down, or if the one that had is gone: else a server
-    /// that refuses what another worker sends would be up with each connection of this one.
+    /// This worker has found a node up.
     pub(super) fn find_up(&mut self, key: NodeKey) {
         let Some(known) = self.known(key) else { return };
         known.reason = None;
-        let counts = std::mem::take(&mut known.is_down) || known.record.is_left_down();
-        if counts && known.record.find_up() {
+        if known.record.find_up() {
             self.log_up(key);
         }
     }
