@@ -12,6 +12,9 @@ const AT_ONCE: u64 = 5;
 /// The time after which one more may be, and the shortest one between two lines about those that had none, in ms.
 const EVERY: u64 = 10_000;
 
+/// The longest time ahead at which one more may be logged at once, in ms.
+const LATEST: u64 = (AT_ONCE - 1) * EVERY;
+
 /// How long any other outage lasts before it is logged, in ms.
 pub const LASTING: u64 = 1_000;
 
@@ -71,6 +74,12 @@ impl Outages {
         replace(&self.current, 0, now << 1)
     }
 
+    /// It is down once more at `now`, and another worker may have found it up meanwhile. That begins another outage if there is
+    /// none, and if one may be logged at once: two workers may disagree for long. Returns whether it does.
+    pub fn begin_again(&self, now: u64) -> bool {
+        self.ahead(now) <= LATEST && self.begin(now)
+    }
+
     /// Whether the caller is to log that it is down: no line says so, and the outage lasts, or `is_new` and may be logged at
     /// once.
     pub fn admits_line(&self, now: u64, is_new: bool) -> bool {
@@ -83,14 +92,19 @@ impl Outages {
 
     /// Whether an outage may be logged at once, which leaves room for one less.
     fn spend(&self, now: u64) -> bool {
-        let ahead = self.spent_until.load(Ordering::Relaxed).saturating_sub(now);
-        // A clock that was set back by more than that.
-        let ahead = if ahead > AT_ONCE * EVERY { 0 } else { ahead };
-        let has_room = ahead <= (AT_ONCE - 1) * EVERY;
+        let ahead = self.ahead(now);
+        let has_room = ahead <= LATEST;
         if has_room {
             self.spent_until.store(now + ahead + EVERY, Ordering::Relaxed);
         }
         has_room
+    }
+
+    /// In how many ms no outage that was logged at once will count any more.
+    fn ahead(&self, now: u64) -> u64 {
+        let ahead = self.spent_until.load(Ordering::Relaxed).saturating_sub(now);
+        // A clock that was set back by more than that.
+        if ahead > AT_ONCE * EVERY { 0 } else { ahead }
     }
 
     /// Counts requests that it did not decide.
@@ -202,6 +216,20 @@ mod tests {
             let is_logged = outage(&outages, START + number * 2_000, span);
             assert_eq!(is_logged, number < 5 || span == LASTING || number == 5 || number == 15);
         }
+    }
+
+    #[test]
+    fn it_is_down_once_more_if_that_may_be_logged_at_once() {
+        let outages = Outages::default();
+        let begins = |at| {
+            let begins = outages.begin_again(at);
+            assert_eq!(outages.admits_line(at, begins), begins);
+            assert!(!outages.begin_again(at), "once");
+            outages.end();
+            begins
+        };
+        let numbers = (0..60_000).step_by(500).filter(|at| begins(START + at)).count();
+        assert_eq!(numbers, 5 + 5);
     }
 
     #[test]

@@ -317,9 +317,8 @@ impl State {
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
-                Action::Down(node, reason) | Action::StillDown(node, reason) => {
-                    self.log_down(node, reason);
-                }
+                Action::Down(node, reason) => self.log_down(node, reason, false),
+                Action::StillDown(node, reason) => self.log_down(node, reason, true),
                 Action::Up(node) => self.find_up(node),
                 Action::Slow(node, patience) => self.log_slow(node, patience),
                 Action::Prompt(node) => self.log_prompt(node),

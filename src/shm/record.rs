@@ -325,10 +325,11 @@ impl NodeRecord {
         Some(self.slow_since.swap(0, Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Marks the node as down since `now`, for the reason of this number; whether it was not marked before.
-    pub(crate) fn mark_down(&self, now: u64, cause: u64) -> bool {
+    /// Marks the node as down since `now`, for the reason of this number; whether it was not marked before. It may be `again`
+    /// for this worker: see [`Outages::begin_again`].
+    pub(crate) fn mark_down(&self, now: u64, cause: u64, again: bool) -> bool {
         self.slow_since.store(0, Ordering::Relaxed);
-        let is_new = self.outages.begin(now);
+        let is_new = if again { self.outages.begin_again(now) } else { self.outages.begin(now) };
         if is_new {
             self.is_found_up.store(0, Ordering::Relaxed);
             self.cause.store(cause, Ordering::Relaxed);

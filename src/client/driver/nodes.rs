@@ -80,7 +80,12 @@ impl State {
     }
 
     pub(super) fn count(&mut self, key: NodeKey) {
-        if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
+        let is_leaving = self.is_leaving;
+        if let (Some(mut counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
+            // It begins no outage.
+            if is_leaving && !known.record.outages.is_down() {
+                counts.undecided = 0;
+            }
             known.record.add(&counts);
             // Another worker has found it down, and may have gone since.
             if counts.has_answered && known.record.find_up() {
@@ -138,9 +143,9 @@ impl State {
         Some((self.record(key)?, self.client.node(key)?.name()))
     }
 
-    /// This worker has found a node down, or down once more: another worker may have found it up meanwhile. One that shuts
-    /// down is no measure: the others may have what it lacks, as a connection to a server that takes no more, or a new password.
-    pub(super) fn log_down(&mut self, key: NodeKey, reason: String) {
+    /// This worker has found a node down, perhaps `again`. One that shuts down is no measure: the others may have what it
+    /// lacks, as a connection to a server that takes no more, or a new password.
+    pub(super) fn log_down(&mut self, key: NodeKey, reason: String, again: bool) {
         let is_leaving = self.is_leaving;
         let Some(known) = self.known(key) else { return };
         if is_leaving && !known.record.outages.is_down() {
@@ -149,7 +154,7 @@ impl State {
                 &format!("is out of reach of a worker that shuts down: {reason}"),
             );
         }
-        let is_new = known.record.mark_down(unix_ms(), cause(&reason));
+        let is_new = known.record.mark_down(unix_ms(), cause(&reason), again);
         self.log_reason(key, reason, is_new);
     }
 
