@@ -274,7 +274,7 @@ impl Client {
             self.on_patience_changed();
         }
         if ends_failures {
-            // What a server that refuses to write answers nevertheless is no end of an outage.
+            // A server that refuses to write answers whatever charges nothing: that is no end of an outage.
             if !is_unfit {
                 self.pool.count(key, &mut self.agenda, super::Node::count_answered);
             }

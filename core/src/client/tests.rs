@@ -930,7 +930,7 @@ fn unfit() -> Played {
 /// A request may be charged when it has ended, and not before.
 #[test]
 fn an_unfit_server_is_up_again_when_it_has_charged_what_a_request_has_cost() {
-    // What is more than the limit may be a debt that cannot grow: then nothing is written.
+    // A charge of more than the limit may be a debt that cannot grow: then nothing is written.
     for (change, is_up) in [(1_000_000, false), (3, true), (-3, false)] {
         let mut played = unfit();
         played.settle(change);

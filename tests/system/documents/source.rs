@@ -183,7 +183,7 @@ fn all_files_of_system_tests_have_their_line() {
     }
 }
 
-/// What scripts run of the system tests is there: a group, or modules of one in braces.
+/// The filters of scripts name groups of the system tests, or modules of one in braces.
 #[test]
 fn tests_that_scripts_run_exist() {
     let groups = groups();

@@ -279,7 +279,7 @@ fn a_server_that_charges_requests_beside_a_dry_run_is_up() {
     wait_until(PATIENCE, is_up, "a master");
 }
 
-/// What charges nothing a server decides that cannot write.
+/// A server that cannot write decides whatever charges nothing.
 #[test]
 fn a_server_that_only_shows_what_is_left_is_not_up() {
     let redis = Redis::start();

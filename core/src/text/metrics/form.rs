@@ -50,7 +50,7 @@ impl PageForm {
     /// The one of `forms` that suits a client with this `Accept` best (RFC 9110, section 12.5.1); the first
     /// one if none does.
     pub fn accepted(forms: &[Self], accept: &str) -> Self {
-        // Of several maxima the last one is taken.
+        // The last one of several maxima is taken.
         let best = forms.iter().rev().max_by_key(|form| form.rank(accept));
         best.copied().unwrap_or_default()
     }
