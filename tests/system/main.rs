@@ -71,6 +71,7 @@ mod failures {
     mod faults;
     mod flapping;
     mod local;
+    mod soak;
 }
 
 /// Operation, as an administrator sees it: configurations, reloads, metrics, load.
@@ -86,7 +87,6 @@ mod operation {
     mod page;
     mod plain;
     mod reload;
-    mod soak;
     mod top;
     mod upgrade;
     mod workers;
