@@ -186,9 +186,7 @@ impl Command {
     pub(super) fn has_charged(&self, verdicts: &[Verdict]) -> bool {
         let is_charged = |of_one: &[Verdict]| {
             let mut charges = self.charges.iter().zip(of_one);
-            let passes = charges
-                .clone()
-                .all(|(charge, verdict)| verdict.allowed || charge.effect == Effect::DryRun);
+            let passes = charges.clone().all(|(charge, verdict)| charge.effect.lets_pass(verdict));
             passes && charges.any(|(charge, verdict)| verdict.allowed && charge.cost > 0)
         };
         verdicts.chunks(self.len()).any(is_charged)
