@@ -12,7 +12,7 @@ mod fixed_window;
 mod gcra;
 mod hold;
 mod interval_bucket;
-pub mod leaky_bucket;
+mod leaky_bucket;
 mod lease;
 mod lua;
 mod managed;
@@ -29,6 +29,7 @@ mod token_bucket;
 mod words;
 
 pub use hold::{Hold, Holds};
+pub use leaky_bucket::Undelayed;
 pub use minima::{Minima, Minimum};
 pub use state::{Extra, State, Stored};
 
@@ -118,6 +119,8 @@ struct AlgorithmRow {
     regained_from: fn(&Quota, Charged, u64) -> u64,
     is_one_refund: fn(&Quota, u64, u64) -> bool,
     regain: Regain,
+    /// How long a request is delayed; `None` if none is.
+    delay: Option<DelayOf>,
     /// How machines take units of a quota ahead; `None` if they do not.
     leases: Option<fn(&Quota) -> Leases>,
     /// How charges are corrected with what was missing since; `None` if a charge counts as a whole until it is forgotten.
@@ -126,6 +129,9 @@ struct AlgorithmRow {
 
 /// The arguments are those of [`Algorithm::decide_each`].
 type DecideEach = fn(&mut Stored, u64, &Quota, u64, u32, &mut dyn FnMut(Verdict));
+
+/// The arguments are those of [`Algorithm::delay`].
+type DelayOf = fn(&Verdict, &Quota, u64, Undelayed) -> u64;
 
 /// How what was spent comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,6 +270,16 @@ impl Algorithm {
     /// How what was spent comes back.
     pub fn regain(self) -> Regain {
         self.row().regain
+    }
+
+    /// Whether a request that it allows may be delayed.
+    pub fn delays(self) -> bool {
+        self.row().delay.is_some()
+    }
+
+    /// How long a request of `cost` with this verdict is delayed, in µs.
+    pub fn delay(self, verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
+        self.row().delay.map_or(0, |delay| delay(verdict, quota, cost, undelayed))
     }
 
     /// Whether quota comes back bit by bit, rather than at the end of a window.

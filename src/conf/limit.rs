@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::admin::ManagedLimit;
-use rate_limit_core::algorithm::leaky_bucket::Undelayed;
+use rate_limit_core::algorithm::Undelayed;
 use rate_limit_core::charge::Template;
 use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine};

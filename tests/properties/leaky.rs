@@ -1,7 +1,7 @@
 //! `leaky_bucket` lets requests through evenly, and in their order.
 
 use proptest::prelude::*;
-use rate_limit_core::algorithm::leaky_bucket::{Undelayed, delay};
+use rate_limit_core::algorithm::Undelayed;
 use rate_limit_core::limit::{Algorithm, Quota};
 
 use crate::history::{Client, Event, histories, quotas_of};
@@ -19,7 +19,10 @@ fn through(quota: Quota, history: &[Event], cost: impl Fn(&Event) -> u64) -> Vec
         let cost = cost(event);
         let verdict = client.request(cost);
         if verdict.allowed && cost > 0 {
-            through.push((client.now + delay(&verdict, &quota, cost, Undelayed::UpTo(0)), cost));
+            through.push((
+                client.now + quota.algorithm().delay(&verdict, &quota, cost, Undelayed::UpTo(0)),
+                cost,
+            ));
         }
     }
     through
@@ -69,7 +72,7 @@ proptest! {
     fn who_comes_alone_is_not_delayed(quota in quotas(), share in 0.0..=1.0) {
         let cost = (share * quota.limit() as f64) as u64;
         let verdict = Client::new(quota).request(cost);
-        prop_assert_eq!(delay(&verdict, &quota, cost, Undelayed::UpTo(0)), 0);
+        prop_assert_eq!(quota.algorithm().delay(&verdict, &quota, cost, Undelayed::UpTo(0)), 0);
     }
 
     /// A request that is delayed would, after that delay, have found nothing before it.
@@ -80,7 +83,7 @@ proptest! {
         let before = client.request_in(0, 0).reset;
         let verdict = client.request(1);
         if verdict.allowed {
-            let delay = delay(&verdict, &quota, 1, Undelayed::UpTo(0));
+            let delay = quota.algorithm().delay(&verdict, &quota, 1, Undelayed::UpTo(0));
             prop_assert!((before.saturating_sub(1)..=before).contains(&delay), "{delay} {before}");
         }
     }

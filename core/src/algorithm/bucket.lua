@@ -34,3 +34,10 @@ end
 if changed or block then
   $expiry
 end
+
+--- has_more
+function(tokens, last, part, debt, others, other_last, other_part, other_debt)
+  tokens, others = tokens + other_debt, others + debt
+  return tokens > others or tokens == others
+    and (last < other_last or last == other_last and part < other_part)
+end

@@ -38,6 +38,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     regained_from: at_the_charge,
     is_one_refund: in_one_window,
     regain: Regain::AtOnce,
+    delay: None,
     leases: Some(|_| Leases::EndWithWindows { end: window_end, keeps_share: true }),
     settled: None,
 };

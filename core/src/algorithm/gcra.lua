@@ -106,3 +106,13 @@ end
 --- missing
 local parts = part - spent * rest
 local shortfall = tat - now - spent * whole + (parts - parts % count) / count
+
+--- computed
+function(tat, part)
+  return tat, part, 0
+end
+
+--- has_more
+function(tat, part, _, _, other_tat, other_part)
+  return tat < other_tat or tat == other_tat and part < other_part
+end

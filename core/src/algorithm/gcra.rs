@@ -33,6 +33,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     regained_from: moment::regained_from,
     is_one_refund: at_any_time,
     regain: Regain::Continuous,
+    delay: None,
     leases: Some(|_| Leases::AreHeld(Held { touch, computed: |plain, _, _| read(plain) })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
 };

@@ -61,3 +61,10 @@ back = -cost
 
 --- missing
 local shortfall = missing - spent
+
+--- computed
+function(tokens, last, _, now)
+  if last < now then
+    return tokens, last, 0
+  end
+end

@@ -36,6 +36,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     regained_from,
     is_one_refund: at_any_time,
     regain: Regain::AtRefills,
+    delay: None,
     leases: Some(leases),
     settled: Some(Settled { missing_without, returned }),
 };

@@ -16,6 +16,7 @@ use crate::limit::Quota;
 pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     name: "leaky_bucket",
     own_parameters: "\"burst=\", \"delay=\" and \"nodelay\"",
+    delay: Some(delay),
     // The delays of requests follow from what all machines have let pass.
     leases: None,
     decide,
@@ -38,8 +39,7 @@ fn decide(stored: &mut Stored, now: u64, quota: &Quota, cost: u64) -> Verdict {
     Verdict { reset: gcra::regained_in(stored, now, quota), ..verdict }
 }
 
-/// How long a request of `cost` with this verdict is delayed, in µs.
-pub fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
+fn delay(verdict: &Verdict, quota: &Quota, cost: u64, undelayed: Undelayed) -> u64 {
     let Undelayed::UpTo(undelayed) = undelayed else { return 0 };
     if !verdict.allowed || cost == 0 {
         return 0;

@@ -10,6 +10,14 @@ impl Algorithm {
         self.row().leases.is_some()
     }
 
+    /// The Lua functions for states of which machines hold units, beside those of `Held`: `computed`, of the numbers of a
+    /// state, `now`, `period` and `count`, and `has_more`, of the numbers of two states, each with its debt. `None` where none are held.
+    pub(crate) fn held_sources(self) -> Option<[String; 2]> {
+        self.row().leases?;
+        let sources = ["computed", "has_more"].map(|part| self.lua(part));
+        sources.iter().all(|source| !source.is_empty()).then_some(sources)
+    }
+
     /// The state of these numbers, as they are stored.
     pub(crate) fn state_of(self, numbers: [u64; 3]) -> Option<State> {
         (self.row().read)(numbers)
@@ -197,6 +205,16 @@ mod tests {
             assert_eq!(remaining(&stored) - before, back, "{algorithm:?} {late}");
             back
         })
+    }
+
+    /// What lease.lua asks of an algorithm is in its own Lua, or in that of another that it shares.
+    #[test]
+    fn each_algorithm_whose_units_can_be_held_has_the_lua_for_it() {
+        for algorithm in Algorithm::ALL {
+            let quota = Quota::new(algorithm, "2r/m".parse().unwrap(), 11).unwrap();
+            let is_held = algorithm.held(&quota).is_some();
+            assert_eq!(algorithm.held_sources().is_some(), is_held, "{algorithm:?}");
+        }
     }
 
     /// Another limit has rejected the request that brought the lease: its charge is given back before the machine

@@ -43,6 +43,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     // An entry that is later than the given time stays.
     is_one_refund: |_, _, _| false,
     regain: Regain::AtOnce,
+    delay: None,
     leases: None,
     settled: None,
 };

@@ -87,3 +87,23 @@ expiry = last + missing * whole + (parts + -parts % count) / count
 --- missing
 local parts = part + (missing - spent) * rest
 local shortfall = last - now + (missing - spent) * whole + (parts - parts % count) / count
+
+--- computed
+function(tokens, last, part, now, period, count)
+  if last < now then
+    return tokens, last, part
+  end
+  -- the machine's clock is ahead: the bucket is without the tokens that are still to come
+  part = math.min(part, count - 1)
+  local parts = (last - now) * count + part
+  local early = (parts - parts % period) / period + 1
+  local span = early * period
+  if parts + period >= 2 ^ 53 or tokens < early then
+    return
+  end
+  tokens, last, part = tokens - early, last - (span - span % count) / count, part - span % count
+  if part < 0 then
+    last, part = last - 1, part + count
+  end
+  return tokens, last, part
+end

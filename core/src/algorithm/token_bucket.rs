@@ -39,6 +39,7 @@ pub(super) const ROW: AlgorithmRow = AlgorithmRow {
     regained_from: moment::regained_from,
     is_one_refund: at_any_time,
     regain: Regain::Continuous,
+    delay: None,
     leases: Some(|_| Leases::AreHeld(Held { touch: bucket::touch::<Interval>, computed })),
     settled: Some(Settled { missing_without, returned: settled::returned_continuously }),
 };

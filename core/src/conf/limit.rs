@@ -1,7 +1,7 @@
 //! A line `rate_limit_redis`: its parameters, and what they make together.
 
 use super::Setting;
-use crate::algorithm::leaky_bucket::Undelayed;
+use crate::algorithm::Undelayed;
 use crate::charge::Effect;
 use crate::conf::DirectiveError;
 use crate::limit::{Algorithm, Quota, QuotaError};

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use crate::algorithm::leaky_bucket::{self, Undelayed};
+use crate::algorithm::Undelayed;
 use crate::charge::{Charge, Charged};
 use crate::client::Answer;
 use crate::decision::{self, Shown, Status, Verdict};
@@ -232,10 +232,9 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     /// How long the limit delays a request that it allows, in µs.
     pub fn delay(&self) -> u64 {
         let Some(undelayed) = self.limit.undelayed() else { return 0 };
-        let verdict = self.verdict.get();
-        verdict.map_or(0, |verdict| {
-            leaky_bucket::delay(&verdict, self.quota(), self.charge.cost, undelayed)
-        })
+        let (quota, cost) = (self.quota(), self.charge.cost);
+        let delay = |verdict| quota.algorithm().delay(&verdict, quota, cost, undelayed);
+        self.verdict.get().map_or(0, delay)
     }
 
     /// The limit and its verdict, as they are shown.

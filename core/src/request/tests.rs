@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::*;
-use crate::algorithm::leaky_bucket::Undelayed;
+use crate::algorithm::Undelayed;
 use crate::charge::{Charge, Template};
 use crate::conf::limit::Phase;
 use crate::decision::Retry;

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rate_limit_core::limit::Algorithm;
+
 /// The most lines of a file, its tests excepted.
 const MOST_LINES: usize = 500;
 
@@ -279,6 +281,10 @@ fn no_algorithm_is_named_or_matched_by_a_wildcard() {
         }
     }
     assert!(searched.iter().all(|files| *files > 10), "{searched:?}");
+    for script in files_of(&root().join("core/src/redis"), "lua") {
+        let named = |line: &String| Algorithm::ALL.iter().any(|it| line.contains(it.function()));
+        assert_eq!(lines(&script).into_iter().find(named), None, "{}", script.display());
+    }
 }
 
 /// Whether a line names one algorithm, and not what all of them have.

@@ -1,7 +1,7 @@
 //! Doubts about a line: it is valid and rarely means what it says, so that a warning says what it does.
 
 use super::{LimitLine, LimitWords, Phase};
-use crate::algorithm::leaky_bucket::Undelayed;
+use crate::algorithm::Undelayed;
 use crate::conf::Directive;
 use crate::conf::value::{has_variable, variables};
 

@@ -4,7 +4,7 @@ use std::iter;
 
 use super::{LimitError, LimitLine, Phase, parameter};
 use crate::algorithm::BurstParameter;
-use crate::algorithm::leaky_bucket::Undelayed;
+use crate::algorithm::Undelayed;
 use crate::charge::Effect;
 use crate::conf::directive::text;
 use crate::conf::value::is_literal;
@@ -257,7 +257,7 @@ impl<'a> Parameters<'a> {
 
     /// The part of the excess that a leaky bucket does not delay.
     fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, LimitError> {
-        let delays = algorithm == Algorithm::LeakyBucket;
+        let delays = algorithm.delays();
         match (self.delay, self.nodelay) {
             (None, false) => Ok(delays.then_some(Undelayed::UpTo(0))),
             (Some(value), _) if !delays => Err(LimitError::foreign("delay", value, algorithm)),

@@ -1,4 +1,4 @@
--- Leases: see algorithm/lease.rs. The arguments of a limit begin after ARGV[a].
+-- Leases: see algorithm/lease.rs. The arguments of a limit begin after ARGV[a]; held has what algorithms say of their states.
 
 -- Runs the algorithm of a limit, which is given something back, written down as it is, or charged.
 local function run(a, stored, cost, since, touch)
@@ -33,39 +33,19 @@ end
 
 -- The state that the machine has computed; nil if it is of no use.
 local function computed(a)
-  local tokens, last, part = ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0
-  if last >= now then
-    if ARGV[a + 1] ~= 'token_bucket' then
-      return
-    end
-    -- its clock is ahead: the bucket is without the tokens that are still to come
-    local period, count = ARGV[a + 4] + 0, ARGV[a + 5] + 0
-    part = math.min(part, count - 1)
-    local parts = (last - now) * count + part
-    local early = (parts - parts % period) / period + 1
-    local span = early * period
-    if parts + period >= 2 ^ 53 or tokens < early then
-      return
-    end
-    tokens, last, part = tokens - early, last - (span - span % count) / count, part - span % count
-    if part < 0 then
-      last, part = last - 1, part + count
-    end
-  end
-  return struct.pack('<LLL', tokens, last, part)
+  local first, second, third = held[ARGV[a + 1]].computed(
+    ARGV[a + 16] + 0, ARGV[a + 17] + 0, ARGV[a + 18] + 0, now, ARGV[a + 4] + 0, ARGV[a + 5] + 0)
+  return first and struct.pack('<LLL', first, second, third)
 end
 
 -- Whether more remains of the first of two states, both as they are now.
 local function has_more(a, one, other)
   local first, second, third = struct.unpack('<LLL', one)
   local others, other_second, other_third = struct.unpack('<LLL', other)
-  if ARGV[a + 1] == 'gcra' then
-    return first < others or first == others and second < other_second
-  end
   -- the sixth number is the debt
-  first, others = first + select(6, extra(a, other)), others + select(6, extra(a, one))
-  return first > others or first == others
-    and (second < other_second or second == other_second and third < other_third)
+  local debt, other_debt = select(6, extra(a, one)), select(6, extra(a, other))
+  return held[ARGV[a + 1]].has_more(
+    first, second, third, debt, others, other_second, other_third, other_debt)
 end
 
 -- Takes note of what became of a lease of so many units. Makes what is stored then, and, if that is

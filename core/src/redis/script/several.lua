@@ -67,7 +67,7 @@ local function check(i, cost, requested)
   if is_extended then
     block, since = ARGV[a + 6] + 0, ARGV[a + 7] + 0
   end
-  if name == 'sliding_log' then
+  if stores_itself[name] then
     -- it reads for itself, and so cannot see what is not written yet: both are spent as one
     local spent = before and before.cost or 0
     cost = cost + spent
@@ -81,7 +81,7 @@ local function check(i, cost, requested)
       end
     end
     local allowed, remaining, reset, retry, store =
-      sliding_log(key, now, cost, limit, period, block or 0, since or 0, requested)
+      algorithms[name](key, now, cost, limit, period, block or 0, since or 0, requested)
     if store then
       pending[key] = {store = store, cost = allowed == 1 and cost or spent}
     end

@@ -2,7 +2,7 @@
 
 use super::{Script, Variant};
 use crate::algorithm::{Hold, Minima};
-use crate::limit::MAX_DEBT;
+use crate::limit::{Algorithm, MAX_DEBT};
 use crate::overrides::Override;
 
 /// The bytes of the longest state: ten numbers, two for each step, and a byte.
@@ -55,9 +55,27 @@ pub(super) fn several(variants: impl Iterator<Item = Variant> + Clone) -> Script
     names.dedup();
     functions.dedup();
     let table: Vec<_> = names.iter().map(|name| format!("{name} = {name}")).collect();
-    let table = format!("local algorithms = {{{}}}\n", table.join(", "));
+    let algorithms = format!("local algorithms = {{{}}}\n", table.join(", "));
     let template = with_own(&with_parts(include_str!("several.lua")), has_override);
-    Script::new(template.replace("$algorithms\n", &(functions.concat() + &table)))
+    Script::new(
+        template.replace("$algorithms\n", &(functions.concat() + &algorithms + &of_states())),
+    )
+}
+
+/// The Lua tables of what the algorithms say of their states: which store them themselves, and the functions of which units
+/// are held.
+fn of_states() -> String {
+    let mut source = "local stores_itself, held = {}, {}\n".to_owned();
+    for algorithm in Algorithm::ALL {
+        let name = algorithm.function();
+        if algorithm.stores_itself() {
+            source += &format!("stores_itself.{name} = true\n");
+        }
+        if let Some([computed, has_more]) = algorithm.held_sources() {
+            source += &format!("held.{name} = {{computed = {computed}, has_more = {has_more}}}\n");
+        }
+    }
+    source
 }
 
 /// Puts an algorithm in its place.
