@@ -163,7 +163,8 @@ pub(crate) fn flush() {
         log!(
             NGX_LOG_ERR,
             cycle_log(),
-            "rate_limit_redis: {number} more unusable values in the last second"
+            "rate_limit_redis: {} more unusable values in the last second",
+            Grouped(number)
         );
     }
     for (decided, number) in DECIDED.with_borrow_mut(Throttle::take_held_back) {

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use ngx::ffi::{
     NGINX_VERSION, NGX_HTTP_BAD_REQUEST, NGX_HTTP_INTERNAL_SERVER_ERROR, NGX_HTTP_NOT_ALLOWED,
-    NGX_HTTP_OK, ngx_http_request_t, ngx_int_t,
+    NGX_HTTP_OK, NGX_LOG_INFO, ngx_http_request_t, ngx_int_t,
 };
 use once_cell::sync::Lazy;
 use rate_limit_core::text::metrics::{HTML, PageForm, Snapshot};
 use rate_limit_core::text::policy;
 
 use crate::conf::LocationConf;
+use crate::log::log;
 use crate::nginx::{OutOfMemory, Request};
 use crate::page;
 
@@ -31,6 +32,7 @@ fn respond(r: Request<'_>) -> Result<ngx_int_t, OutOfMemory> {
         return Ok(NGX_HTTP_NOT_ALLOWED as ngx_int_t);
     }
     let Some(form) = r.location_conf().and_then(|conf| form(r, conf)) else {
+        log!(NGX_LOG_INFO, r.log(), "invalid \"format\": it must be prometheus, json or html");
         return Ok(NGX_HTTP_BAD_REQUEST as ngx_int_t);
     };
     let text: Cow<'_, str> = match form {

@@ -147,13 +147,22 @@ fn errors_in_a_terminal() {
     assert!(query.starts_with("limits: URL must end with the path of the location"), "{query}");
     assert!(failure("http://127.0.0.1:1/", &["show", "api", "a"]).contains("curl: (7)"));
 
-    for arguments in [&[][..], &[&url, "show"], &[&url, "show", "api"], &[&url, "pay", "api", "a"]]
-    {
+    for (arguments, reason) in [
+        (&[][..], ""),
+        (&["--all"], "limits: unknown option \"--all\"\n"),
+        (&[&url, "show"], "limits: \"show\" takes other arguments\n"),
+        (&[&url, "show", "api"], "limits: \"show\" takes other arguments\n"),
+        (&[&url, "pay", "api", "a"], "limits: unknown command \"pay\"\n"),
+        (
+            &[&url, "override", "api", "a", "9r/m", "5", "1h", "x"],
+            "limits: \"override\" takes other arguments\n",
+        ),
+    ] {
         let output = script(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains("scripts/limits URL show NAME KEY")
-        );
+        assert!(error.starts_with(reason), "{error}");
+        assert!(error.contains("scripts/limits URL show NAME KEY"), "{error}");
     }
     let help = script(&["--help"]);
     assert!(help.status.success() && help.stderr.is_empty(), "{help:?}");

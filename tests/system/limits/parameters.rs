@@ -738,7 +738,7 @@ fn many_unusable_values() {
     let lines = || nginx.logged("invalid cost").len();
     let counted = |line: &String| {
         let (before, _) = line.split_once(" more unusable values")?;
-        before.rsplit(' ').next()?.parse::<usize>().ok()
+        before.rsplit(' ').next()?.replace(',', "").parse::<usize>().ok()
     };
     let others = || nginx.logged("more unusable values").iter().filter_map(counted).sum::<usize>();
     wait_until(PATIENCE, || lines() + others() == REQUESTS, "all of them, by line or by number");

@@ -966,6 +966,8 @@ fn the_client_chooses_the_form() {
         let path = format!("/metrics?format={unknown}");
         assert_eq!(nginx.get(&path).status, 400, "{path}");
     }
+    let lines = nginx.logged("invalid \"format\": it must be prometheus, json or html");
+    assert_eq!(lines.len(), 5, "{lines:?}");
 }
 
 #[test]
