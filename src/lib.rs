@@ -76,12 +76,12 @@ impl HttpModule for Module {
     }
 
     unsafe extern "C" fn create_srv_conf(cf: *mut ngx_conf_t) -> *mut c_void {
-        // SAFETY: as above.
+        // SAFETY: NGINX passes its configuration context.
         unsafe { Conf::new(cf).create::<ServerConf>() }
     }
 
     unsafe extern "C" fn create_loc_conf(cf: *mut ngx_conf_t) -> *mut c_void {
-        // SAFETY: as above.
+        // SAFETY: NGINX passes its configuration context.
         unsafe { Conf::new(cf).create::<LocationConf>() }
     }
 

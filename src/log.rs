@@ -69,13 +69,13 @@ impl<'a> Log<'a> {
 
     /// Whether it is written at `level`.
     pub(crate) fn has_level(self, level: ngx_uint_t) -> bool {
-        // SAFETY: it is valid.
+        // SAFETY: by `new`, it is valid for `'a`.
         level <= unsafe { (*self.as_ptr()).log_level }
     }
 
     /// Whether it is written for debugging HTTP.
     pub(crate) fn is_debugged(self) -> bool {
-        // SAFETY: it is valid.
+        // SAFETY: by `new`, it is valid for `'a`.
         let level = || unsafe { (*self.as_ptr()).log_level };
         ngx::log::DEBUG && level() & NGX_LOG_DEBUG_HTTP as usize != 0
     }
@@ -85,7 +85,7 @@ impl<'a> Log<'a> {
     pub(crate) fn write(self, level: ngx_uint_t, message: fmt::Arguments<'_>) {
         let mut buffer = [const { MaybeUninit::uninit() }; LOG_BUFFER_SIZE];
         let text = write_fmt(&mut buffer, message);
-        // SAFETY: it is valid.
+        // SAFETY: by `new`, it is valid for `'a`.
         unsafe { log_error(level, self.as_ptr(), 0, text) };
     }
 }

@@ -45,13 +45,13 @@ pub(crate) unsafe extern "C" fn access_first(r: *mut ngx_http_request_t) -> ngx_
         Ok(()) => run(r, Phase::Access),
         Err(OutOfMemory) => Step::INTERNAL_ERROR,
     };
-    // SAFETY: as above.
+    // SAFETY: NGINX passes a request, and is done with it after what is returned.
     unsafe { Request::handle(r, begin) }
 }
 
 /// The handler of the precontent phase, which comes when all access checks have passed.
 pub(crate) unsafe extern "C" fn precontent(r: *mut ngx_http_request_t) -> ngx_int_t {
-    // SAFETY: as above.
+    // SAFETY: NGINX passes a request, and is done with it after what is returned.
     unsafe { Request::handle(r, |r| run(r, Phase::Precontent)) }
 }
 

@@ -114,7 +114,7 @@ impl Shared {
     /// # Safety
     /// If the zone is new nobody else must use it yet.
     unsafe fn open(zone: Zone) -> Option<Self> {
-        // SAFETY: as above. Else workers of the configuration before use it, but
+        // SAFETY: if the zone is new nobody else uses it, by contract. Else workers of the configuration before do, but
         // of the pool only what is read here, which does not change, and of the block only by atomics, or under the
         // lock. The header and the parts lie in the block one after the other, and all bits of them are valid for
         // atomics.
@@ -215,7 +215,7 @@ impl Shared {
 /// # Safety
 /// `start` must be that of a block of this size, which nobody else uses if it has not this layout.
 unsafe fn format(start: *mut u8, size: usize) {
-    // SAFETY: as above. A block of the least size is larger than the header.
+    // SAFETY: the start and the size are those of a block, by contract. A block of the least size is larger than the header.
     unsafe {
         let header = &*start.cast::<Header>();
         let layout = header.layout.load(Ordering::Relaxed);
@@ -242,8 +242,8 @@ unsafe fn part<T>(start: *mut u8, size: usize, at: &mut usize, share: usize) -> 
     let (first, number) =
         (at.next_multiple_of(align_of::<T>()), size / PARTS * share / size_of::<T>());
     *at = first + number * size_of::<T>();
-    // SAFETY: as above: the part begins where the one before has ended, and is aligned, as the block is. The
-    // rest of the block is far more than what alignment takes.
+    // SAFETY: by contract the block has the size and the alignment: the part begins where the one before has ended, and
+    // is aligned, as the block is. The rest of the block is far more than what alignment takes.
     unsafe { std::slice::from_raw_parts(start.add(first).cast(), number) }
 }
 

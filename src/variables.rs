@@ -68,7 +68,7 @@ unsafe extern "C" fn get_client(
     value: *mut ngx_http_variable_value_t,
     _index: usize,
 ) -> ngx_int_t {
-    // SAFETY: as above.
+    // SAFETY: NGINX passes a request and a place, as to `get`.
     unsafe { Request::within(r, |r| put(value, client(r))) }
 }
 

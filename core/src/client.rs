@@ -328,7 +328,7 @@ impl Client {
 
     /// Whether anything is due, or the worker was away. A time may be too early: what it was for may be done. Then the
     /// sockets, which may be many, need not be read.
-    fn has_due(&mut self, now: u64) -> bool {
+    fn find_due(&mut self, now: u64) -> bool {
         if self.away(now) >= LATE {
             return true;
         }

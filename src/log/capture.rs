@@ -54,10 +54,10 @@ impl Capture {
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: a flag that only this thread uses.
         let before = unsafe { ngx_use_stderr };
-        // SAFETY: as above.
+        // SAFETY: the flag of this thread.
         unsafe { ngx_use_stderr = 0 };
         let result = work();
-        // SAFETY: as above.
+        // SAFETY: the flag of this thread.
         unsafe { ngx_use_stderr = before };
         result
     }

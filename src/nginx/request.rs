@@ -127,13 +127,13 @@ impl<'r> Request<'r> {
 
     /// Its method, a bit of NGINX's.
     pub(crate) fn method(self) -> ngx_uint_t {
-        // SAFETY: the request is valid.
+        // SAFETY: by `within`, the request is valid for `'r`.
         unsafe { (*self.as_ptr()).method }
     }
 
     /// The name of its method, and its query string.
     pub(crate) fn method_and_query(self) -> (&'r [u8], &'r [u8]) {
-        // SAFETY: the request is valid, and both lie in its memory.
+        // SAFETY: by `within`, the request is valid, and both lie in its memory.
         unsafe { (bytes((*self.as_ptr()).method_name), bytes((*self.as_ptr()).args)) }
     }
 
@@ -150,7 +150,7 @@ impl<'r> Request<'r> {
 
     /// The status of the error that it is an error page of, or 0.
     pub(crate) fn error_status(self) -> ngx_int_t {
-        // SAFETY: the request is valid.
+        // SAFETY: by `within`, the request is valid for `'r`.
         unsafe { (*self.as_ptr()).err_status as ngx_int_t }
     }
 
@@ -202,7 +202,7 @@ impl<'r> Request<'r> {
 
     /// Sets the status that the response has whatever its handler says.
     pub(crate) fn set_error_status(self, status: ngx_uint_t) {
-        // SAFETY: the request is valid.
+        // SAFETY: by `within`, the request is valid for `'r`.
         unsafe { (*self.as_ptr()).err_status = status };
     }
 }
@@ -211,19 +211,19 @@ impl<'r> Request<'r> {
 impl Request<'_> {
     /// The configuration of its location.
     pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
-        // SAFETY: the request is valid, and configurations live longer.
+        // SAFETY: by `within`, the request is valid; it keeps its configuration until it is gone, and nobody writes to that.
         Module::location_conf(unsafe { self.r.as_ref() })
     }
 
     /// The configuration of its server.
     pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
-        // SAFETY: as above.
+        // SAFETY: as for `location_conf`.
         Module::server_conf(unsafe { self.r.as_ref() })
     }
 
     /// The configuration of `http`.
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
-        // SAFETY: as above.
+        // SAFETY: as for `location_conf`.
         Module::main_conf(unsafe { self.r.as_ref() })
     }
 
@@ -234,7 +234,7 @@ impl Request<'_> {
 
     /// NGINX's own configuration of its location.
     pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
-        // SAFETY: as above.
+        // SAFETY: as for `location_conf`.
         NgxHttpCoreModule::location_conf(unsafe { self.r.as_ref() })
     }
 
@@ -339,7 +339,7 @@ impl Request<'_> {
         if is_broken && !self.is_post_action() {
             return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
         }
-        // SAFETY: as above.
+        // SAFETY: NGINX registers the event, that of the connection, as it does for its own handlers.
         match Status(unsafe { ngx_handle_write_event(self.write_event().as_ptr(), 0) }) {
             Status::NGX_OK => Step::AGAIN,
             _ => Step::INTERNAL_ERROR,

@@ -82,7 +82,7 @@ impl TopZone {
     /// # Safety
     /// The zone must have been made for `n` keys. If it is new nobody else must use it yet.
     unsafe fn open(zone: Zone, n: usize) -> Option<Self> {
-        // SAFETY: as above.
+        // SAFETY: if the zone is new, nobody else uses it, by contract.
         let (start, size) = unsafe { zone.block()? };
         let sketches = size / size_of::<u64>() / sketch_words(n);
         Some(Self { zone, start: start.cast(), sketches, n })

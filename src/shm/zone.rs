@@ -50,7 +50,7 @@ impl Zone {
         zone: *mut ngx_shm_zone_t,
         open: impl FnOnce(&MainConf, Self) -> bool,
     ) -> ngx_int_t {
-        // SAFETY: as above. At the start of a zone is its pool, and the data is what `add` gave.
+        // SAFETY: the caller passes the zone of a callback. At the start of a zone is its pool, and the data is what `add` gave.
         let (conf, pool) =
             unsafe { (&*(*zone).data.cast::<MainConf>(), NonNull::new((*zone).shm.addr.cast())) };
         match pool {
@@ -65,7 +65,7 @@ impl Zone {
     /// # Safety
     /// If the zone is new nobody else must use it.
     pub(super) unsafe fn block(self) -> Option<(NonNull<u8>, usize)> {
-        // SAFETY: as above. The pool is mapped.
+        // SAFETY: if the zone is new, nobody else uses it, by contract. The pool is mapped.
         unsafe {
             let pool = self.0.as_ptr();
             if (*pool).data.is_null() {
@@ -105,7 +105,7 @@ const ATTEMPTS: usize = 1_000;
 /// # Safety
 /// It must be one that NGINX has made, and this process must not hold it.
 unsafe fn lock(mutex: *mut ngx_shmtx_t) {
-    // SAFETY: as above. Its word is the process that holds it, or 0.
+    // SAFETY: NGINX has made the mutex, by contract. Its word is the process that holds it, or 0.
     unsafe {
         loop {
             for _ in 0..ATTEMPTS {

@@ -257,7 +257,7 @@ pub trait Turn {
     /// worker may not have read yet what came before.
     fn check_timer(&mut self) {
         let now = self.now();
-        if self.client().has_due(now) {
+        if self.client().find_due(now) {
             self.read_sockets();
             let now = self.now();
             self.client().on_timer(now);

@@ -284,7 +284,7 @@ impl Commands {
     }
 
     /// A command is to wait for a topology. Returns whether it has not done so before.
-    pub(super) fn may_wait(&mut self, key: CommandKey) -> bool {
+    pub(super) fn begin_wait(&mut self, key: CommandKey) -> bool {
         self.get_mut(key).is_some_and(|it| !std::mem::replace(&mut it.has_waited, true))
     }
 }
@@ -384,9 +384,9 @@ mod tests {
     fn a_command_is_sent_on_a_few_times_and_waits_for_a_topology_once() {
         let (mut commands, key, ..) = shared();
         assert_eq!((0..9).take_while(|_| commands.count_move(key)).count(), 5);
-        assert!(commands.may_wait(key) && !commands.may_wait(key));
+        assert!(commands.begin_wait(key) && !commands.may_wait(key));
         commands.remove(key);
-        assert!(!commands.count_move(key) && !commands.may_wait(key));
+        assert!(!commands.count_move(key) && !commands.begin_wait(key));
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Health {
             return Failure::Known;
         }
         let is_enough = match self.condition {
-            Condition::Up | Condition::Unreachable => self.failures.are_many(now),
+            Condition::Up | Condition::Unreachable => self.failures.count(now),
             Condition::HalfOpen => true,
             Condition::Open(_) => false,
         };
@@ -235,7 +235,7 @@ impl Health {
 
 impl Failures {
     /// Counts one more. Returns whether they are enough to open the breaker.
-    fn are_many(&mut self, now: u64) -> bool {
+    fn count(&mut self, now: u64) -> bool {
         if self.most == 0 {
             return false;
         }

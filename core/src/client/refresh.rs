@@ -23,7 +23,7 @@ impl Client {
     /// Keeps a command until the topology was refreshed. If that was done for it before, or there
     /// is nothing to refresh, it fails.
     pub(super) fn park(&mut self, key: CommandKey, error: Error, now: u64) {
-        if !self.discovery.can_change() || !self.commands.may_wait(key) {
+        if !self.discovery.can_change() || !self.commands.begin_wait(key) {
             return self.fail_unsent(key, error, now);
         }
         if self.waiting.is_full() {

@@ -62,7 +62,7 @@ impl Peer {
             Some(IpAddr::V6(address)) => ip(&address.octets()),
             // OpenSSL would accept any name.
             None if self.name.is_empty() => 0,
-            // SAFETY: as above.
+            // SAFETY: OpenSSL copies the name, of this length, into the parameters.
             None => unsafe {
                 let (name, length) = (self.name.as_ptr().cast(), self.name.len());
                 X509_VERIFY_PARAM_set1_host(SSL_get0_param(ssl), name, length)
