@@ -34,7 +34,7 @@ def main() -> int:
         return 0
     tools = {name: os.environ.get(name.upper().replace("-", "_")) or name for name in TOOLS}
     tools |= {"module": os.environ["RATE_LIMIT_MODULE"], "lua_modules": os.environ["LUA_MODULES"]}
-    # What was started also ends if this is terminated.
+    # The processes that were started also end if this is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     if arguments.fleet:

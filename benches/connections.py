@@ -69,7 +69,7 @@ class Store(Server):
             self.command += ["--tls-port", str(secure), "--tls-cert-file", files[0], "--tls-key-file", files[1],
                              "--tls-ca-cert-file", files[0], "--tls-auth-clients", "no"]
         self.start()
-        # What it takes without workers.
+        # Processor time and memory without workers.
         self.boot, self.empty, self.empty_resident = self.cpu(), self.memory(), machine.private_memory(self.pid)
 
     def start(self) -> None:

@@ -51,7 +51,7 @@ class Case:
     measure: Callable[[Bench, str, int], Record]
     # Done once before.
     prepare: Callable[[Bench], None] = lambda _: None
-    # What one measurement of one variant takes, beside the duration that was set.
+    # The time that one measurement of one variant takes, beside the duration that was set.
     overhead: float = 0.3
     # Whether it takes the duration at all, or a fixed work.
     timed: bool = True

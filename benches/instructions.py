@@ -9,7 +9,7 @@ from volley import LOADS, WIDTH, Volleys, commands_of
 
 COMMITTED = HERE / "instructions.json"
 VARIANTS = ("none", "limit_req", "module")
-# What a load is counted for, and then twice as many: the difference has no start in it, nor an end. An entry of the
+# The volleys that a load is counted for, and then twice as many: the difference has no start in it, nor an end. An entry of the
 # deny cache lives for a second, in which a flood must fit.
 VOLLEYS = {"distinct": 24, "hot": 24, "flood": 12}
 # Each run is done so often, and the least is taken.
@@ -29,7 +29,7 @@ def measure(servers: Servers, variants: tuple[str, ...] = VARIANTS) -> Figures:
 
 def of_one_request(servers: Servers, variant: str, load: str) -> int:
     def least(volleys: int) -> int:
-        # What disturbs a run, such as a piece of an answer that comes late, only adds to it.
+        # A disturbance, such as a piece of an answer that comes late, only adds to a run.
         return min(undisturbed(servers, variant, load, volleys) for _ in range(RUNS))
     volleys = VOLLEYS[load]
     return round((least(2 * volleys) - least(volleys)) / (volleys * WIDTH))

@@ -41,7 +41,7 @@ def wrk(servers: Servers, nginx: Nginx, path: str, *, keys: int, seconds: int, c
     requests = max(1, said["requests"])
     by_nginx, by_redis, by_load, by_proxy, by_all, passed = (then - first for first, then in zip(before, after))
     others = by_all - by_nginx - by_redis - by_load - by_proxy
-    # What wrk took to prepare was for no request.
+    # The time that wrk took to prepare was for no request.
     by_load -= said["preparation"]
     scripts = sum(server.client.scripts_run() for server in stores) - scripts_before
     return {

@@ -39,7 +39,7 @@ def chart(title: str, x_title: str, y_title: str, lines: Lines, logarithmic: boo
     return svg(title, HEIGHT, parts)
 
 
-# What is compared, and of each of its bars the parts.
+# The groups that are compared, and of each of their bars the parts.
 Bars = dict[str, dict[str, tuple[float, ...]]]
 
 

@@ -86,7 +86,7 @@ def goal_line(goal: Goal, rounds: list[Round]) -> str:
             f"{number(min(single))} – {number(max(single))} | {verdict} |")
 
 
-# What is shown of a record: its name, the heading, the factor, the digits.
+# The figures that are shown of a record: name, the heading, the factor, the digits.
 COLUMNS = {
     "rps": ("requests/s", 1, 0), "nginx_us": ("nginx µs/request", 1, 2), "redis_us": ("redis µs/request", 1, 2),
     "load_us": ("wrk µs/request", 1, 2), "nginx_cores": ("cores for nginx", 1, 2),

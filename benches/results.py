@@ -89,7 +89,7 @@ class Results:
     pinning: Pinning
     # The rounds of each case.
     cases: dict[str, list[Round]] = field(default_factory=dict)
-    # Of each scale and point, the records.
+    # The records of each scale and point.
     scales: dict[str, dict[int, list[Record]]] = field(default_factory=dict)
     instructions: Figures = field(default_factory=dict)
     # The words of a command of the module.

@@ -17,7 +17,7 @@ from servers import HERE, Redis, Server, free_port, wait_until
 Measure = Callable[[int], Record]
 
 SLOTS = 16384
-# What each key in Redis takes at most, to see whether they will fit.
+# The bytes that each key in Redis takes at most, to see whether they will fit.
 BYTES_PER_KEY = 150
 FAR_AWAY_MS = 100
 
@@ -28,10 +28,10 @@ class Scale:
 
     title: str
     points: tuple[int, ...]
-    # Those of a quick run.
+    # The points of a quick run.
     quick: tuple[int, ...]
     at: Callable[[Bench, int], ContextManager[Measure]]
-    # What setting a point up takes, in s, and what each unit of it takes more.
+    # The time that setting a point up takes, in s, and how much more each unit of it takes.
     overhead: float
     each: float = 0
     logarithmic: bool = False
@@ -86,7 +86,7 @@ def keys_in_redis(bench: Bench, number: int) -> Iterator[Measure]:
     for first in range(1, number + 1, 100_000):
         put(first, min(first + 99_999, number))
     used = int(client.info("memory")["used_memory"]) - empty
-    # Of few keys it is what Redis takes and gives back for itself.
+    # With few keys the difference is what Redis takes and gives back for itself.
     memory = {"bytes_per_key": used / number} if number >= 1000 else {}
     finish_growing(fleet.redis)
     yield lambda round_: memory | load.wrk(

@@ -8,7 +8,7 @@ import socket
 import machine
 from servers import Nginx, wait_until
 
-# As many as wrk has connections.
+# The width: as many as wrk has connections.
 WIDTH = 64
 
 

@@ -1,4 +1,4 @@
-// What can be configured, and how the quota of each algorithm comes back:
+// The parameters that can be configured, and how the quota of each algorithm comes back:
 //   evenly    at the rate;
 //   at once   when the window ends;
 //   unknown   it depends on the past requests: only an answer shows it.

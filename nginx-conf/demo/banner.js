@@ -1,4 +1,4 @@
-// What is going on, in a sentence or two, and whether it is good.
+// The sentence or two that say what is going on, and whether it is good.
 
 const names = (machines) => machines.map(({ name }) => name).join(" and ");
 

@@ -1,4 +1,4 @@
-// What the fields of the IETF's draft tell: RateLimit-Policy: "name";q=10;w=1 and RateLimit: "name";r=7;t=1.
+// The numbers that the fields of the IETF's draft tell: RateLimit-Policy: "name";q=10;w=1 and RateLimit: "name";r=7;t=1.
 
 function parameter(field, name) {
   const found = new RegExp(`;${name}=(\\d+)`).exec(field ?? "");

@@ -119,7 +119,7 @@ export class Fleet {
     write(byId("banner"), text);
   }
 
-  // What has come back since the last answer is added where it comes back evenly.
+  // The quota that has come back since the last answer is added where it comes back evenly.
   #budget(now, whole) {
     if (this.#left === null) return whole;
     const { remaining, perSecond, at } = this.#left;

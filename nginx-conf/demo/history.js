@@ -1,4 +1,4 @@
-// What became of requests lately, in steps of time.
+// The outcomes of requests lately, in steps of time.
 
 export const OUTCOMES = ["passed", "delayed", "rejected", "failed"];
 export const STEP = 500; // ms

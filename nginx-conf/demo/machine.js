@@ -11,7 +11,7 @@ const STATES = {
   unknown: "…", up: "✓ asks Redis", away: "! without Redis", silent: "! Redis does not reply", gone: "✕ does not answer",
 };
 
-// What happened to attempts to connect to Redis, by result.
+// The attempts to connect to Redis, by result.
 function attemptsOf({ nodes }) {
   const all = Object.values(nodes).map((node) => node.connection_attempts);
   const sum = (result) => all.reduce((total, attempts) => total + attempts[result], 0);

@@ -142,7 +142,7 @@ impl Client {
             }
             Owner::Login => self.on_login_reply(node, reply),
             Owner::Asking => self.check_permission("ASKING", reply, node),
-            // That it refuses subscriptions, without which it serves, is told once a connection.
+            // A server that refuses subscriptions, without which it serves, is warned of once a connection.
             Owner::Subscription
                 if self.pool.nodes.get(node).is_some_and(|it| it.is_permission_missing) => {}
             Owner::Subscription => self.check_permission("a subscription", reply, node),

@@ -133,7 +133,7 @@ pub(super) fn prefix<const BITS: u64>(line: &Directive<'_>) -> Result<u32, Direc
     line.number(1, BITS).map(|bits| bits as u32)
 }
 
-/// How long a machine may hold units that it has taken ahead, in ms, if it is not told how long.
+/// How long a machine may hold units that it has taken ahead, in ms, if no time is given.
 const USUAL_LEASE: u64 = 1_000;
 
 /// And how long it may at most, in ms.

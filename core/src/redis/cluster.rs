@@ -65,7 +65,7 @@ pub struct Master {
 pub struct Map {
     /// The masters that own slots.
     pub members: Vec<Master>,
-    /// Their replicas that announce a name and an address: once they are masters, redirections tell the name alone.
+    /// Their replicas that announce a name and an address: once they are masters, redirections have the name alone.
     pub replicas: HashSet<Master>,
     owners: Vec<u16>,
     /// Whether a master is listed without an address: it is at the host of the node that was queried.

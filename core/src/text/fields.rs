@@ -243,7 +243,7 @@ fn service_limit(limit: &Shown<'_>, now: u64, retry_after: Option<u64>, out: &mu
 /// time then. Of any other limit it is the latest one.
 ///
 /// A request that passes has none. While others hold units, what is said to the one that takes the last unit may be too
-/// late. One of cost 0 is told when a block ends; of a long one the first hour is known.
+/// late. One of cost 0 gets the time at which a block ends; of a long one the first hour is known.
 fn until_first(limit: &Shown<'_>) -> u64 {
     let (quota, verdict) = (limit.quota, &limit.verdict);
     let latest = verdict.retry.after().unwrap_or(verdict.reset);

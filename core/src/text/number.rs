@@ -39,7 +39,7 @@ impl Digits {
     /// Zero.
     pub(super) const ZERO: Self = Self { number: 0, length: 1, digits: [b'0'; MAX_DIGITS] };
 
-    /// Those of this number.
+    /// The digits of this number.
     #[inline]
     pub fn of(&mut self, number: u64) -> &Self {
         if self.number != number {

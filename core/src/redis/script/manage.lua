@@ -31,7 +31,7 @@ function changes.reset()
   return ''
 end
 
--- What was missing before is no longer known, so that no earlier charge can be corrected to less any more; and a machine
+-- The shortage of before is no longer known, so that no earlier charge can be corrected to less any more; and a machine
 -- that holds units does not take over a state without these.
 function changes.give_back()
   local units = argv[5] + 0

@@ -6,7 +6,7 @@ local function has_extra(state)
   return #state == 72 or #state == 80 or #state > 96 and #state % 16 == 1
 end
 
--- What is owed of a state as it is at this moment: the least that has to be given back for nothing to be owed.
+-- The debt of a state as it is at this moment: the least that has to be given back for nothing to be owed.
 local function owed_of(decide, state, at, limit, period, count)
   local low, high = 0, has_extra(state) and struct.unpack('<L', state, 57) or 0
   if high == 0 then
@@ -50,7 +50,7 @@ local function carry_over(decide, stored, at, limit, period, count, to_limit, to
   return carried, whole
 end
 
--- What is stored of a client: its state, the quota that it counts by, and the record of a quota of its own with its end, which
+-- The parts of what is stored of a client: its state, the quota that it counts by, and the record of a quota of its own with its end, which
 -- is 0 where it has none. Where it counts by that of the line, the record is only kept.
 local function individual(decide, stored, now, limit, period, count)
   local record, record_ends

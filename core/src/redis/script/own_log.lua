@@ -28,7 +28,7 @@ local function spent_of(key, at, period, heads)
   return last and total and last - total + spent or 0
 end
 
--- What is owed at a moment, and since when: of the debt a limit is forgotten each period.
+-- The debt at a moment, and since when it is owed: a limit of it is forgotten each period.
 local function owed(debt, since, at, limit, period)
   debt, since = math.min(debt, $max_debt * limit), math.min(since, at)
   local periods = math.max(0, math.floor((at - since) / period) - 1)

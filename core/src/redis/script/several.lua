@@ -15,7 +15,7 @@ local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers, pending, left, last, width = {now}, {}, {}, {}, #ARGV / #KEYS
--- What is to be kept of each key beside its state.
+-- The parts of each value that are kept beside its state, by key.
 local kept = {}
 local is_extended, is_leased = width > 5, width > 8
 --@if override

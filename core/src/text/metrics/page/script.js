@@ -23,7 +23,7 @@ const duration = (seconds) => seconds < 0.001 ? `${whole.format(seconds * 1e6)} 
 const MEGABYTE = 1048576;
 const size = (bytes) => `${fine.format(bytes / MEGABYTE)} MB`;
 
-// What is shown of a limit.
+// The numbers that are shown of a limit.
 function limitOf({ requests: r, decisions: d }) {
   return {
     passed: r.passed + r.delayed + r.delayed_dry_run + r.rejected_dry_run,
@@ -126,7 +126,7 @@ function showLimit(name, row) {
   draw(row, name, of);
 }
 
-// What happened between each two samples, and where that is in a chart.
+// The changes between each two samples, and where they are in a chart.
 const place = ({ at }) => Math.max(0, CHART - (newest().at - at) / 1000);
 const steps = (between) => samples.slice(1).map((after, index) => {
   const before = samples[index];
