@@ -88,7 +88,7 @@ fn stay(site: &Site) {
 
 /// Before the header, within header and body, and while the request waits for Redis.
 #[test]
-fn after_every_byte_of_a_request() {
+fn clients_may_leave_after_every_byte_of_a_request() {
     let site = Site::start(WAIT);
     let before = first_descriptors(&site);
     stay(&site);
@@ -118,7 +118,7 @@ fn after_every_byte_of_a_request() {
 
 /// While the response of 4 MiB goes out.
 #[test]
-fn within_a_response() {
+fn clients_may_leave_within_a_response() {
     let site = Site::start(WAIT);
     let before = first_descriptors(&site);
     for _ in 0..rounds() {
@@ -172,7 +172,7 @@ fn read_slowly(site: &Site, path: &str) -> String {
 
 /// Clients that read slowly get all of it, and those that never finish their request keep nobody from being served.
 #[test]
-fn slow_clients() {
+fn slow_clients_get_all_and_hold_up_nobody() {
     let site = Site::start(WAIT);
     for _ in 0..rounds() {
         let mut unfinished = unfinished(&site);

@@ -32,7 +32,7 @@ fn storm(site: &Site, path: &str, (number, times, pause): (u32, u32, u64)) -> Ou
 }
 
 #[test]
-fn of_resets() {
+fn a_storm_of_resets_hurts_no_others() {
     let site = Site::start(Duration::from_millis(6));
     let others = Load::start(site.nginx.addr(), "/limited/body", 2);
     let ends = [(); 2].map(|()| Mutex::new(BTreeSet::new()));
@@ -65,7 +65,7 @@ const CLIENTS: [&str; 6] = [
 ];
 
 #[test]
-fn of_clients_over_http3() {
+fn a_storm_over_http3_is_counted_and_survived() {
     if !has_http3() {
         return;
     }

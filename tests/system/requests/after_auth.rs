@@ -211,7 +211,7 @@ fn the_location_of_another_error_is_charged() {
 }
 
 #[test]
-fn a_variable_of_auth_request() {
+fn a_variable_of_auth_request_may_be_the_key() {
     let redis = Redis::start();
     let nginx = conf(&redis, PER_ADDRESS)
         .server(
@@ -389,7 +389,7 @@ fn an_empty_key_bypasses_its_phase_alone() {
 }
 
 #[test]
-fn inheritance() {
+fn a_level_replaces_the_lines_of_both_phases() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis a name=a rate=9r/d;")
         .server("rate_limit_redis b name=b rate=9r/d after=auth;")
@@ -426,7 +426,7 @@ fn several_limits_of_the_phase_are_charged_together() {
 }
 
 #[test]
-fn while_redis_is_away() {
+fn on_error_applies_while_redis_is_away() {
     let nginx = unconnected("rate_limit_redis_pass redis://127.0.0.1:1;")
         .server(
             "rate_limit_redis a name=a rate=9r/d; rate_limit_redis b name=b rate=1r/d after=auth;",
@@ -462,7 +462,7 @@ fn no_limit_is_named_where_the_later_phase_is_undecided() {
 }
 
 #[test]
-fn a_cluster_and_sentinels() {
+fn a_cluster_and_sentinels_decide_in_both_phases() {
     let cluster = ClusterConf::steady(3, 0).start();
     let sentinels = SentinelConf::new(1).down_after(Duration::from_secs(10)).start();
     let servers =
@@ -481,7 +481,7 @@ fn a_cluster_and_sentinels() {
 }
 
 #[test]
-fn http2() {
+fn streams_are_charged_in_both_phases() {
     let redis = Redis::start();
     let nginx =
         conf(&redis, &format!("{USERS} {PER_USER} {PER_ADDRESS}")).http2().start_connected(&redis);

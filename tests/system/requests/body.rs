@@ -56,13 +56,13 @@ fn says_json(response: &Response) {
 }
 
 #[test]
-fn json() {
+fn json_names_the_limit() {
     let redis = Redis::start_with_stopped_clock();
     says_json(&spent(&redis, "rate_limit_redis_body json;").get("/"));
 }
 
 #[test]
-fn as_a_problem() {
+fn a_problem_names_the_limit() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body problem;");
     let response = nginx.get("/");
@@ -71,7 +71,7 @@ fn as_a_problem() {
 }
 
 #[test]
-fn html() {
+fn html_is_the_default() {
     let redis = Redis::start_with_stopped_clock();
     let default = spent(&redis, "").get("/");
     assert_eq!((default.status, default.header("Content-Type")), (429, Some("text/html")));
@@ -92,7 +92,7 @@ fn what_passes_is_left_alone() {
 }
 
 #[test]
-fn of_a_cost_that_can_never_pass() {
+fn no_time_is_given_for_a_cost_that_can_never_pass() {
     let redis = Redis::start_with_stopped_clock();
     let line = "rate_limit_redis a name=per_ip rate=1r/10s cost=$arg_cost; rate_limit_redis_body";
     let nginx = Conf::new()
@@ -111,7 +111,7 @@ fn of_a_cost_that_can_never_pass() {
 }
 
 #[test]
-fn of_several_limits() {
+fn json_names_the_longest_wait_and_a_problem_all_limits() {
     let redis = Redis::start_with_stopped_clock();
     let limits =
         "rate_limit_redis a name=short rate=1r/1h; rate_limit_redis a name=wide rate=9r/1d;
@@ -144,7 +144,7 @@ fn expected(body: &str, status: u16) -> (&'static str, String) {
 }
 
 #[test]
-fn with_other_statuses() {
+fn rejections_of_other_statuses_have_bodies_too() {
     for body in BODIES {
         let redis = Redis::start_with_stopped_clock();
         let statuses = [400, 401, 403, 404, 405, 413, 418, 451, 493, 500, 503, 504, 599];
@@ -183,7 +183,7 @@ fn with_statuses_that_close_there_is_none() {
 }
 
 #[test]
-fn a_request_that_was_not_decided() {
+fn what_was_not_decided_has_a_body_of_its_own() {
     let unavailable = r#"{"error":"Rate limit unavailable","limit":null,"retry_after":1}"#;
     let capacity = "{\"type\":\"https://iana.org/assignments/http-problem-types\
                     #temporary-reduced-capacity\",\"title\":\"";
@@ -289,7 +289,7 @@ fn upstream_errors_are_left_alone() {
 }
 
 #[test]
-fn of_head() {
+fn head_gets_the_length_alone() {
     for body in BODIES {
         let redis = Redis::start_with_stopped_clock();
         let nginx = spent(&redis, &format!("rate_limit_redis_body {body};"));
@@ -308,7 +308,7 @@ fn of_head() {
 }
 
 #[test]
-fn in_http_1_0() {
+fn http_1_0_gets_the_body_and_the_end() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body json;");
     let mut http = nginx.http();
@@ -335,7 +335,7 @@ fn in_http_1_0() {
 }
 
 #[test]
-fn on_a_connection_that_is_kept() {
+fn a_connection_is_kept_after_a_body() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body json;");
     let mut http = nginx.http();
@@ -361,7 +361,7 @@ fn on_a_connection_that_is_kept() {
 }
 
 #[test]
-fn before_a_body_that_comes_late() {
+fn the_body_does_not_wait_for_that_of_the_request() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = spent(&redis, "rate_limit_redis_body problem;");
     let (kind, text) = expected("problem", 429);
@@ -378,7 +378,7 @@ fn before_a_body_that_comes_late() {
 }
 
 #[test]
-fn in_http_2() {
+fn http_2_gets_the_same_body() {
     for body in BODIES {
         let redis = Redis::start_with_stopped_clock();
         let conf = once(&redis, &format!("rate_limit_redis_body {body};")).http2();
@@ -409,7 +409,7 @@ fn in_http_2() {
 }
 
 #[test]
-fn inheritance() {
+fn the_body_is_inherited_and_overruled() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -432,7 +432,7 @@ fn inheritance() {
 }
 
 #[test]
-fn where_an_error_page_leads_to() {
+fn an_error_page_that_is_rejected_has_a_body() {
     // An error page is not replaced by another, so the body is that of the module.
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
@@ -448,7 +448,7 @@ fn where_an_error_page_leads_to() {
 }
 
 #[test]
-fn an_error_page_that_nginx_does_not_go_to() {
+fn an_error_page_wins_only_if_nginx_goes_to_it() {
     // It goes from one error page to another only with recursive_error_pages.
     for (recursive, body) in [("off", JSON), ("on", "slow down\n")] {
         let redis = Redis::start_with_stopped_clock();
@@ -505,7 +505,7 @@ fn gzip_may_pack_them() {
 }
 
 #[test]
-fn with_fields_of_the_administrator() {
+fn fields_of_the_administrator_are_added() {
     let redis = Redis::start_with_stopped_clock();
     let add = "add_header X-Own $rate_limit_redis_name always; charset utf-8; etag on;";
     let response = spent(&redis, &format!("rate_limit_redis_body json; {add}")).get("/");

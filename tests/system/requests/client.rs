@@ -25,7 +25,7 @@ fn on_v6(nginx: &Nginx) -> Http {
 }
 
 #[test]
-fn addresses() {
+fn addresses_are_whole_or_cut_to_64_bits() {
     let nginx = with_realip().start();
     let table = [
         ("192.0.2.1", "192.0.2.1"),
@@ -52,7 +52,7 @@ fn addresses() {
 }
 
 #[test]
-fn prefixes() {
+fn a_prefix_of_ipv6_has_any_length() {
     let location = |bits: u32| {
         format!(
             "location /{bits}/ {{ rate_limit_redis_ipv6_prefix {bits}; alias {{prefix}}/html/; }}"
@@ -82,7 +82,7 @@ fn prefixes() {
 }
 
 #[test]
-fn prefixes_of_ipv4() {
+fn a_prefix_of_ipv4_has_any_length() {
     let location = |bits: u32| {
         format!(
             "location /{bits}/ {{ rate_limit_redis_ipv4_prefix {bits}; alias {{prefix}}/html/; }}"
@@ -107,7 +107,7 @@ fn prefixes_of_ipv4() {
 }
 
 #[test]
-fn inheritance() {
+fn prefixes_are_inherited_and_overruled() {
     let nginx = with_realip()
         .http("rate_limit_redis_ipv6_prefix 32; rate_limit_redis_ipv4_prefix 16;")
         .server("location /a { rate_limit_redis_ipv6_prefix 48; rate_limit_redis_ipv4_prefix 24;")
@@ -128,7 +128,7 @@ fn inheritance() {
 }
 
 #[test]
-fn sockets_of_every_family() {
+fn sockets_of_every_family_have_a_client() {
     let nginx = with_realip()
         .server("listen [::1]:{port}; listen unix:{prefix}/client.sock;")
         .server("location = /port2 { return 200 {port2}; }")
@@ -148,7 +148,7 @@ fn sockets_of_every_family() {
 }
 
 #[test]
-fn a_trusted_unix_socket() {
+fn a_trusted_unix_socket_tells_the_client() {
     let redis = Redis::start();
     let nginx = with_realip()
         .redis(&redis)
@@ -169,7 +169,7 @@ fn a_trusted_unix_socket() {
 }
 
 #[test]
-fn as_a_key() {
+fn clients_of_a_network_share_a_budget() {
     let redis = Redis::start();
     let nginx = with_realip()
         .redis(&redis)
@@ -206,7 +206,7 @@ fn as_a_key() {
 }
 
 #[test]
-fn realip_of_a_location() {
+fn a_location_may_trust_a_proxy_of_its_own() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)

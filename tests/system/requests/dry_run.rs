@@ -79,7 +79,7 @@ fn delays_nobody() {
 }
 
 #[test]
-fn counts_as_always() {
+fn a_dry_run_counts_as_always() {
     let redis = Redis::start();
     let nginx = conf(&redis)
         .server("rate_limit_redis a rate=3r/d;")
@@ -115,7 +115,7 @@ fn of_several_limits_all_or_none_are_charged() {
 }
 
 #[test]
-fn inheritance() {
+fn a_dry_run_is_inherited_and_overruled() {
     let redis = Redis::start();
     let nginx = conf(&redis)
         .http("rate_limit_redis_dry_run on; rate_limit_redis a rate=1r/d;")
@@ -187,7 +187,7 @@ fn rejects_nobody_for_a_value_that_is_unusable() {
 }
 
 #[test]
-fn http2() {
+fn rejects_no_stream_over_http2() {
     let redis = Redis::start();
     let nginx = conf(&redis)
         .http2()

@@ -144,7 +144,7 @@ fn no_request_fails_because_of_it() {
 }
 
 #[test]
-fn while_redis_is_away() {
+fn it_rejects_nothing_while_redis_is_away() {
     let nginx = unconnected(&format!("{PLANNED} rate_limit_redis a name=tight rate=2r/d;"))
         .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error local;")
         .start();
@@ -153,7 +153,7 @@ fn while_redis_is_away() {
 }
 
 #[test]
-fn on_a_cluster() {
+fn it_rejects_nothing_on_a_cluster() {
     let cluster = ClusterConf::steady(3, 0).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = unconnected("rate_limit_redis $arg_a name=planned rate=1r/d dry_run;")
@@ -179,7 +179,7 @@ fn on_a_cluster() {
 }
 
 #[test]
-fn http2() {
+fn it_rejects_no_stream_over_http2() {
     let redis = Redis::start();
     let nginx = conf(&redis, &format!("{PLANNED} {WIDE}")).http2().start_connected(&redis);
     let seen = h2load(&["-n", "20", "-c", "1", "-m", "20", &nginx.h2_url("/")]);
@@ -189,7 +189,7 @@ fn http2() {
 
 /// The line's node does not answer: the other lines decide.
 #[test]
-fn on_a_cluster_whose_node_does_not_answer() {
+fn the_others_decide_if_its_node_does_not_answer() {
     let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = unconnected("rate_limit_redis $arg_a name=planned rate=1r/d dry_run;")

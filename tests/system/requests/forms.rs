@@ -198,7 +198,7 @@ fn with_forms(redis: &Redis, forms: &[&str]) -> Conf {
 }
 
 #[test]
-fn each_and_several() {
+fn each_form_shows_its_fields_beside_the_others() {
     // How often X-RateLimit-*, RateLimit-*, RateLimit-Policy and RateLimit are there.
     let table = [
         ("x-ratelimit", [1, 1, 1, 0, 0, 0, 0, 0]),
@@ -270,7 +270,7 @@ fn the_reset_counts_from_the_response() {
 }
 
 #[test]
-fn the_very_text_of_ietf() {
+fn ietf_has_this_very_text() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -384,7 +384,7 @@ const UPSTREAM: &str = "server { listen 127.0.0.1:{port2};
     return 200 page; }";
 
 #[test]
-fn in_place_of_those_from_upstream() {
+fn those_from_upstream_are_replaced() {
     let redis = Redis::start_with_stopped_clock();
     let table = [
         ("x-ratelimit", [1, 1, 1, 2, 1, 1, 2, 2]),
@@ -424,7 +424,7 @@ fn in_place_of_those_from_upstream() {
 }
 
 #[test]
-fn straight_from_an_upstream() {
+fn they_are_added_to_an_answer_from_upstream() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -442,7 +442,7 @@ fn straight_from_an_upstream() {
 const ALL: &str = "rate_limit_redis_headers x-ratelimit ratelimit ietf;";
 
 #[test]
-fn in_every_version_of_http() {
+fn every_version_of_http_shows_them() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .http2()
@@ -473,7 +473,7 @@ fn in_every_version_of_http() {
 }
 
 #[test]
-fn on_every_kind_of_answer() {
+fn every_kind_of_answer_shows_them() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -528,7 +528,7 @@ fn the_location_that_decided_has_its_say() {
 }
 
 #[test]
-fn inheritance() {
+fn forms_are_inherited_and_overruled() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -556,7 +556,7 @@ fn inheritance() {
 }
 
 #[test]
-fn no_fields_where_nothing_was_decided() {
+fn nothing_is_shown_where_nothing_was_decided() {
     let nginx = Conf::new()
         .http("rate_limit_redis_pass redis://127.0.0.1:1;")
         .server(ALL)

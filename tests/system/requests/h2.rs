@@ -35,7 +35,7 @@ fn tally<const N: usize>(expected: [(&str, usize); N]) -> BTreeMap<String, usize
 }
 
 #[test]
-fn fifty_streams_in_one_connection() {
+fn fifty_streams_of_one_connection_are_counted_exactly() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=60r/d;").start_connected(&redis);
     let seen = h2load(&["-n", "200", "-c", "1", "-m", "50", &nginx.h2_url("/")]);
@@ -46,7 +46,7 @@ fn fifty_streams_in_one_connection() {
 }
 
 #[test]
-fn many_connections_of_two_workers() {
+fn many_connections_of_two_workers_are_counted_exactly() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=300r/d;")
         .workers(2)
@@ -81,7 +81,7 @@ fn curl(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn fields() {
+fn fields_are_shown_in_small_letters() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=1r/d;").start_connected(&redis);
     let passed = curl(&[&nginx.h2_url("/")]);
@@ -110,7 +110,7 @@ fn internal_redirects_are_charged_once() {
 }
 
 #[test]
-fn a_large_body_while_the_request_waits() {
+fn a_large_body_is_kept_while_the_request_waits() {
     let mut redis = Redis::start();
     let body = "0123456789abcdef".repeat(20_000);
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;")
@@ -143,7 +143,7 @@ fn fs_write(file: &tempfile::NamedTempFile, text: &str) {
 }
 
 #[test]
-fn a_client_that_leaves_while_its_requests_wait() {
+fn a_client_that_leaves_is_charged_for_requests_in_flight() {
     let mut redis = Redis::start();
     let nginx =
         conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").status().start_connected(&redis);
@@ -167,7 +167,7 @@ fn a_client_that_leaves_while_its_requests_wait() {
 }
 
 #[test]
-fn bodies_that_come_late() {
+fn bodies_that_come_late_are_read_or_discarded() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=2r/d;")
         .http("server { listen 127.0.0.1:{port2}; location / { return 200; } }")
@@ -195,7 +195,7 @@ fn bodies_that_come_late() {
 }
 
 #[test]
-fn a_stream_that_is_reset_while_its_request_waits() {
+fn a_stream_that_is_reset_leaves_the_others_waiting() {
     let mut redis = Redis::start();
     let nginx =
         conf(&redis, "rate_limit_redis $remote_addr rate=100r/d;").status().start_connected(&redis);
@@ -226,7 +226,7 @@ fn a_stream_that_is_reset_while_its_request_waits() {
 }
 
 #[test]
-fn hundreds_of_streams_that_are_reset() {
+fn hundreds_of_streams_that_are_reset_cost_few_commands() {
     let mut redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis $remote_addr rate=10000r/d;")
         .server("http2_max_concurrent_streams 128;")

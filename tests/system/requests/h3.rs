@@ -115,7 +115,7 @@ fn a_stream_waits_for_its_turn() {
 /// Limits that block, that decide after the access checks, that only would decide; and one that is
 /// settled when the stream has ended.
 #[test]
-fn limits_of_every_kind() {
+fn limits_of_every_kind_count_streams() {
     if !has_http3() {
         return;
     }

@@ -29,14 +29,37 @@ fn get(nginx: &Nginx, path: &str, headers: &[(&str, &str)]) -> Response {
 }
 
 #[test]
-fn on_200() {
+fn answers_of_every_status_show_what_is_left() {
     let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis).start_connected(&redis);
-    first_of_ten(&nginx.get("/index.html"), 200);
+    let nginx = Conf::new()
+        .redis(&redis)
+        .http("server { listen 127.0.0.1:{port2}; return 302 /elsewhere; }")
+        .server("rate_limit_redis $request_method$uri rate=1r/10s capacity=10;")
+        .server("location = /moved { proxy_pass http://127.0.0.1:{port2}; }")
+        .server("location = /closed { deny all; }")
+        .server("location = /cycle { try_files /none /cycle; }")
+        .server("location = /dead { proxy_pass http://127.0.0.1:1; }")
+        .file("html/dir/a.txt", "a")
+        .start_connected(&redis);
+    let answers = [
+        ("GET", "/index.html", 200),
+        ("GET", "/dir", 301),
+        ("GET", "/moved", 302),
+        ("GET", "/closed", 403),
+        ("GET", "/nothing", 404),
+        ("POST", "/index.html", 405),
+        ("GET", "/cycle", 500),
+        ("GET", "/dead", 502),
+    ];
+    for (method, path, status) in answers {
+        let mut http = nginx.http();
+        http.send(method, path, &[("Content-Length", "0")]);
+        first_of_ten(&http.read_response(), status);
+    }
 }
 
 #[test]
-fn on_206_and_416() {
+fn a_range_shows_what_is_left() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis).start_connected(&redis);
     let response = get(&nginx, "/index.html", &[("Range", "bytes=1-2")]);
@@ -47,7 +70,7 @@ fn on_206_and_416() {
 }
 
 #[test]
-fn on_304() {
+fn an_unchanged_file_shows_what_is_left() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis).start_connected(&redis);
     let response =
@@ -60,64 +83,7 @@ fn on_304() {
 }
 
 #[test]
-fn on_404() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis).start_connected(&redis);
-    first_of_ten(&nginx.get("/nothing"), 404);
-}
-
-#[test]
-fn on_403() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis).server("deny all;").start_connected(&redis);
-    first_of_ten(&nginx.get("/index.html"), 403);
-}
-
-#[test]
-fn on_405() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis).start_connected(&redis);
-    first_of_ten(&nginx.http().post("/index.html", b""), 405);
-}
-
-#[test]
-fn on_500() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx =
-        limited(&redis).server("location / { try_files /none /none; }").start_connected(&redis);
-    first_of_ten(&nginx.get("/a"), 500);
-}
-
-#[test]
-fn on_502() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis)
-        .server("location / { proxy_pass http://127.0.0.1:1; }")
-        .start_connected(&redis);
-    first_of_ten(&nginx.get("/"), 502);
-}
-
-#[test]
-fn on_a_redirect_to_a_directory() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis).file("html/dir/a.txt", "a").start_connected(&redis);
-    let response = nginx.get("/dir");
-    assert!(response.header("Location").is_some_and(|to| to.ends_with("/dir/")), "{response:?}");
-    first_of_ten(&response, 301);
-}
-
-#[test]
-fn on_a_redirect_from_upstream() {
-    let redis = Redis::start_with_stopped_clock();
-    let nginx = limited(&redis)
-        .http("server { listen 127.0.0.1:{port2}; return 302 /elsewhere; }")
-        .server("location / { proxy_pass http://127.0.0.1:{port2}; }")
-        .start_connected(&redis);
-    first_of_ten(&nginx.get("/"), 302);
-}
-
-#[test]
-fn on_204_and_chunked_and_gzipped_answers() {
+fn answers_without_a_length_show_what_is_left() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -134,7 +100,7 @@ fn on_204_and_chunked_and_gzipped_answers() {
 }
 
 #[test]
-fn on_http_1_0() {
+fn http_1_0_shows_what_is_left() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis).start_connected(&redis);
     let mut http = nginx.http();
@@ -144,7 +110,7 @@ fn on_http_1_0() {
 }
 
 #[test]
-fn on_429() {
+fn a_rejection_shows_when_to_come_back() {
     let redis = Redis::start_with_stopped_clock();
     let limit = "rate_limit_redis $remote_addr rate=1r/10s;";
     let nginx = Conf::new().redis(&redis).server(limit).start_connected(&redis);
@@ -158,7 +124,7 @@ fn on_429() {
 }
 
 #[test]
-fn not_where_nothing_limits() {
+fn nothing_is_shown_where_nothing_limits() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -171,7 +137,7 @@ fn not_where_nothing_limits() {
 }
 
 #[test]
-fn in_place_of_those_from_upstream() {
+fn fields_from_upstream_are_replaced() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2};")
@@ -186,7 +152,7 @@ fn in_place_of_those_from_upstream() {
 }
 
 #[test]
-fn from_upstream_where_ours_are_off() {
+fn fields_from_upstream_stay_where_ours_are_off() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2}; add_header X-RateLimit-Limit 7; return 200; }")
@@ -211,7 +177,7 @@ fn an_upstream_may_send_a_retry_after() {
 }
 
 #[test]
-fn off() {
+fn off_hides_all_but_retry_after() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -225,7 +191,7 @@ fn off() {
 }
 
 #[test]
-fn off_in_one_location_and_on_in_another() {
+fn a_location_may_show_what_the_server_hides() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = limited(&redis)
         .server("rate_limit_redis_headers off;")
@@ -245,7 +211,7 @@ fn shown<const N: usize>(nginx: &Nginx, path: &str) -> [(u16, [u64; 3], Option<u
 }
 
 #[test]
-fn arithmetic_of_a_token_bucket() {
+fn a_token_bucket_is_shown_exactly() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -270,7 +236,7 @@ fn arithmetic_of_a_token_bucket() {
 }
 
 #[test]
-fn arithmetic_of_gcra() {
+fn gcra_is_shown_exactly() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -380,7 +346,7 @@ fn second(nginx: &Nginx) -> Response {
 }
 
 #[test]
-fn with_an_error_page() {
+fn an_error_page_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 /slow.txt;").start_connected(&redis);
     let response = second(&nginx);
@@ -388,7 +354,7 @@ fn with_an_error_page() {
 }
 
 #[test]
-fn with_an_error_page_elsewhere() {
+fn a_limited_error_page_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 /slow.txt;")
         .server("location = /slow.txt { rate_limit_redis $remote_addr name=slow rate=1r/d; }")
@@ -399,7 +365,7 @@ fn with_an_error_page_elsewhere() {
 }
 
 #[test]
-fn with_an_error_page_of_another_status() {
+fn an_error_page_of_another_status_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 =200 /slow.txt;").start_connected(&redis);
     let response = second(&nginx);
@@ -407,7 +373,7 @@ fn with_an_error_page_of_another_status() {
 }
 
 #[test]
-fn with_an_error_page_in_a_named_location() {
+fn a_named_location_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 = @slow;")
         .server("location @slow {")
@@ -418,7 +384,7 @@ fn with_an_error_page_in_a_named_location() {
 }
 
 #[test]
-fn with_an_error_page_from_upstream() {
+fn an_error_page_from_upstream_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 @upstream;")
         .http("server { listen 127.0.0.1:{port2}; add_header Retry-After 77 always;")
@@ -430,7 +396,7 @@ fn with_an_error_page_from_upstream() {
 }
 
 #[test]
-fn with_an_error_page_at_another_host() {
+fn a_redirect_to_another_host_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 http://example.com/slow;").start_connected(&redis);
     let response = second(&nginx);
@@ -439,14 +405,14 @@ fn with_an_error_page_at_another_host() {
 }
 
 #[test]
-fn with_an_error_page_that_cannot_be_had() {
+fn a_missing_error_page_keeps_the_fields() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = once(&redis, "error_page 429 /none.txt;").start_connected(&redis);
     assert_eq!(second(&nginx).status, 404);
 }
 
 #[test]
-fn with_other_statuses() {
+fn rejections_of_other_statuses_keep_the_fields() {
     for (status, reason) in [(400, "400 Bad"), (503, "503 Service Temp"), (418, ""), (599, "")] {
         let redis = Redis::start_with_stopped_clock();
         let nginx =
@@ -469,7 +435,7 @@ fn with_444_the_connection_is_closed() {
 }
 
 #[test]
-fn without_a_decision() {
+fn no_quota_is_shown_without_a_decision() {
     for (status, snippet) in [(503, ""), (429, "rate_limit_redis_error_status 429;")] {
         let nginx = Conf::new()
             .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error closed;")
@@ -489,7 +455,7 @@ fn without_a_decision() {
 }
 
 #[test]
-fn without_a_decision_and_with_an_error_page() {
+fn an_error_page_keeps_retry_after_without_a_decision() {
     let nginx = Conf::new()
         .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error closed;")
         .server("location / { rate_limit_redis $remote_addr rate=9r/d;")
@@ -532,7 +498,7 @@ fn without_time(line: &str) -> &str {
 }
 
 #[test]
-fn variables() {
+fn the_variables_say_what_was_decided() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)

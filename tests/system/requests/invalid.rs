@@ -40,7 +40,7 @@ fn is_rejected_whatever_on_error_says() {
 }
 
 #[test]
-fn of_every_parameter_and_by_a_map() {
+fn every_parameter_may_be_invalid_and_come_from_a_map() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .decisions()
@@ -114,7 +114,7 @@ fn a_dry_run_rejects_nobody() {
 }
 
 #[test]
-fn after_the_access_checks() {
+fn lines_after_the_access_checks_reject_too() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .decisions()
@@ -132,7 +132,7 @@ fn after_the_access_checks() {
 }
 
 #[test]
-fn bodies_and_error_pages() {
+fn the_body_says_so_unless_there_is_an_error_page() {
     let redis = Redis::start();
     let nginx = conf(&redis, "location /json { rate_limit_redis_body json; }")
         .server("location /problem { rate_limit_redis_body problem; }")
@@ -167,7 +167,7 @@ fn bodies_and_error_pages() {
 }
 
 #[test]
-fn variables() {
+fn the_variables_show_no_quota() {
     let redis = Redis::start();
     let nginx = conf(&redis, "access_log {prefix}/invalid.log invalid;")
         .http(
@@ -182,7 +182,7 @@ fn variables() {
 
 /// The length of a body is what an upload costs. One without a body has none.
 #[test]
-fn the_length_of_a_body() {
+fn the_length_of_a_body_may_be_missing() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .decisions()
@@ -206,7 +206,7 @@ fn the_length_of_a_body() {
 }
 
 #[test]
-fn http2() {
+fn is_rejected_over_http2() {
     let redis = Redis::start();
     let nginx = conf(&redis, "").http2().start_connected(&redis);
     let url = nginx.h2_url("/?c=x");

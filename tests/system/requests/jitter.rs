@@ -91,7 +91,7 @@ fn it_is_never_part_of_the_decision() {
 }
 
 #[test]
-fn what_closed_rejects() {
+fn what_closed_rejects_is_spread_too() {
     let nginx = conf()
         .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error closed;")
         .server("rate_limit_redis a rate=1r/d; rate_limit_redis_retry_jitter 1h;")
@@ -115,7 +115,7 @@ fn a_request_that_can_never_pass_has_no_retry_after() {
 }
 
 #[test]
-fn inheritance() {
+fn jitter_is_inherited_and_overruled() {
     let redis = Redis::start();
     let nginx = conf()
         .redis(&redis)
@@ -128,7 +128,7 @@ fn inheritance() {
 }
 
 #[test]
-fn an_error_page_of_several_requests_at_once() {
+fn an_error_page_shows_the_time_of_its_own_request() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)

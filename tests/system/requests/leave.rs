@@ -83,7 +83,7 @@ fn leaves_others_what_is_theirs() {
 }
 
 #[test]
-fn in_the_middle_of_its_body() {
+fn leaves_in_the_middle_of_its_body() {
     let mut redis = Redis::start();
     let nginx = conf(&redis).start_connected(&redis);
     assert_eq!(nginx.get("/?key=a").status, 200);
@@ -99,7 +99,7 @@ fn in_the_middle_of_its_body() {
 }
 
 #[test]
-fn with_more_requests_in_the_pipeline() {
+fn leaves_its_pipelined_requests_uncharged() {
     let mut redis = Redis::start();
     let nginx = conf(&redis).start_connected(&redis);
     assert_eq!(nginx.get("/?key=a").status, 200);
@@ -114,7 +114,7 @@ fn with_more_requests_in_the_pipeline() {
 }
 
 #[test]
-fn together_with_a_thousand_others() {
+fn leaves_no_memory_with_a_thousand_others() {
     let mut redis = Redis::start();
     let nginx = conf(&redis).start_connected(&redis);
     let worker = nginx.worker_pids()[0];
@@ -152,7 +152,7 @@ fn together_with_a_thousand_others() {
 }
 
 #[test]
-fn before_redis_has_ever_answered() {
+fn leaves_before_redis_has_answered_and_pays_nothing() {
     let mut redis = Redis::start();
     redis.stop_signal();
     let nginx = conf(&redis).start();

@@ -141,7 +141,7 @@ fn the_log_of_the_location_has_the_number() {
 }
 
 #[test]
-fn a_thousand_lines_a_second_by_default() {
+fn a_thousand_lines_a_second_are_written_by_default() {
     // Without Redis a rejection is decided in the turn in which the request arrives, however long after
     // the one before it.
     // One worker: the bound is that of each.

@@ -34,7 +34,7 @@ fn charged_once(redis: &Redis, response: &Response) {
 }
 
 #[test]
-fn a_file() {
+fn a_file_is_charged_once() {
     let redis = Redis::start();
     let nginx = limited(&redis).start_connected(&redis);
     let response = nginx.get("/index.html");
@@ -43,7 +43,7 @@ fn a_file() {
 }
 
 #[test]
-fn head() {
+fn a_head_request_is_charged_once() {
     let redis = Redis::start();
     let nginx = limited(&redis).start_connected(&redis);
     let mut http = nginx.http();
@@ -54,7 +54,7 @@ fn head() {
 }
 
 #[test]
-fn index() {
+fn an_index_is_charged_once() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("location = /index.html { rate_limit_redis $remote_addr name=index rate=7r/d; }")
@@ -65,7 +65,7 @@ fn index() {
 }
 
 #[test]
-fn index_of_a_location_without_limits() {
+fn an_index_is_charged_if_its_folder_is_not() {
     let redis = Redis::start();
     let nginx =
         limited(&redis).server("location = / { rate_limit_redis off; }").start_connected(&redis);
@@ -75,7 +75,7 @@ fn index_of_a_location_without_limits() {
 }
 
 #[test]
-fn index_of_a_location_with_an_empty_key() {
+fn an_index_is_charged_if_the_first_key_is_empty() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("location = / { rate_limit_redis $arg_key name=empty rate=7r/d; }")
@@ -87,7 +87,7 @@ fn index_of_a_location_with_an_empty_key() {
 }
 
 #[test]
-fn try_files() {
+fn a_file_that_try_files_finds_is_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("location / { try_files /none $uri /index.html; }")
@@ -99,7 +99,7 @@ fn try_files() {
 }
 
 #[test]
-fn try_files_to_a_named_location() {
+fn a_named_location_of_try_files_is_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2}; return 200 backend; }")
@@ -113,7 +113,7 @@ fn try_files_to_a_named_location() {
 }
 
 #[test]
-fn error_page() {
+fn an_error_page_is_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("error_page 404 /404.txt;")
@@ -125,7 +125,7 @@ fn error_page() {
 }
 
 #[test]
-fn error_page_with_a_limit_of_its_own() {
+fn an_error_page_is_not_charged_by_its_own_limit() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("error_page 404 /404.txt;")
@@ -138,7 +138,7 @@ fn error_page_with_a_limit_of_its_own() {
 }
 
 #[test]
-fn error_page_of_a_location_without_limits() {
+fn an_error_page_is_charged_if_the_request_was_not() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -153,7 +153,7 @@ fn error_page_of_a_location_without_limits() {
 
 /// NGINX finds that a precondition fails when it sends the header: it cannot wait then.
 #[test]
-fn error_page_of_a_filter() {
+fn an_error_page_of_a_filter_is_not_charged() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -175,7 +175,7 @@ fn error_page_of_a_filter() {
 }
 
 #[test]
-fn error_page_in_a_named_location() {
+fn an_error_page_in_a_named_location_is_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2}; return 200 backend; }")
@@ -189,7 +189,7 @@ fn error_page_in_a_named_location() {
 }
 
 #[test]
-fn recursive_error_pages() {
+fn recursive_error_pages_are_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("recursive_error_pages on; error_page 404 /gone; error_page 502 = @last;")
@@ -204,7 +204,7 @@ fn recursive_error_pages() {
 }
 
 #[test]
-fn redirection_cycle() {
+fn a_redirection_cycle_is_charged_once() {
     let redis = Redis::start();
     let nginx =
         limited(&redis).server("location /a { try_files /none /a; }").start_connected(&redis);
@@ -214,7 +214,7 @@ fn redirection_cycle() {
 }
 
 #[test]
-fn rewrite() {
+fn a_rewritten_request_is_charged_once() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("location /old { rate_limit_redis $remote_addr name=old rate=7r/d;")
@@ -226,7 +226,7 @@ fn rewrite() {
 }
 
 #[test]
-fn x_accel_redirect() {
+fn x_accel_redirect_is_not_charged_again() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2};")
@@ -241,7 +241,7 @@ fn x_accel_redirect() {
 }
 
 #[test]
-fn ssi_includes() {
+fn ssi_includes_are_not_charged() {
     let redis = Redis::start();
     let include = "<!--#include virtual=\"/part/a.txt\" -->";
     let nginx = limited(&redis)
@@ -256,7 +256,7 @@ fn ssi_includes() {
 }
 
 #[test]
-fn additions() {
+fn additions_are_not_charged() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .server("location = /page.html { add_before_body /part/a.html;")
@@ -271,7 +271,7 @@ fn additions() {
 }
 
 #[test]
-fn mirror() {
+fn a_mirrored_request_is_not_charged() {
     let redis = Redis::start();
     let nginx = limited(&redis)
         .http("server { listen 127.0.0.1:{port2}; return 200; }")
@@ -296,7 +296,7 @@ fn with_auth_request(conf: Conf) -> Conf {
 }
 
 #[test]
-fn auth_request() {
+fn auth_request_is_not_charged() {
     let redis = Redis::start();
     let nginx = with_auth_request(limited(&redis)).start_connected(&redis);
     let mut http = nginx.http();
@@ -312,7 +312,7 @@ fn auth_request() {
 }
 
 #[test]
-fn auth_request_that_denies() {
+fn a_request_that_auth_request_denies_is_charged_once() {
     let redis = Redis::start();
     let nginx = with_auth_request(limited(&redis)).start_connected(&redis);
     let response = nginx.get("/index.html");
@@ -336,7 +336,7 @@ fn a_rejected_request_is_not_authorized() {
 }
 
 #[test]
-fn pipelined_requests() {
+fn pipelined_requests_are_charged_each() {
     let redis = Redis::start();
     let mut conf = limited(&redis);
     for n in 0..10 {
@@ -355,7 +355,7 @@ fn pipelined_requests() {
 }
 
 #[test]
-fn pipelined_requests_over_the_limit() {
+fn pipelined_requests_over_the_limit_are_rejected_in_order() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -373,7 +373,7 @@ fn pipelined_requests_over_the_limit() {
 }
 
 #[test]
-fn a_body_that_comes_late() {
+fn a_request_is_charged_once_though_its_body_comes_late() {
     let redis = Redis::start();
     let nginx = with_echo(limited(&redis)).start_connected(&redis);
     let mut http = nginx.http();
@@ -387,7 +387,7 @@ fn a_body_that_comes_late() {
 }
 
 #[test]
-fn a_body_in_chunks_that_come_late() {
+fn a_request_is_charged_once_though_its_chunks_come_late() {
     let redis = Redis::start();
     let nginx = with_echo(limited(&redis)).start_connected(&redis);
     let mut http = nginx.http();
@@ -403,7 +403,7 @@ fn a_body_in_chunks_that_come_late() {
 }
 
 #[test]
-fn a_late_body_of_a_rejected_request() {
+fn a_late_body_of_a_rejected_request_is_discarded() {
     let redis = Redis::start();
     let limit = "rate_limit_redis $arg_key rate=1r/d;";
     let nginx = with_echo(Conf::new().redis(&redis).server(limit)).start_connected(&redis);
@@ -428,7 +428,7 @@ fn a_late_body_of_a_rejected_request() {
 }
 
 #[test]
-fn a_body_that_comes_while_the_request_waits() {
+fn a_body_is_kept_that_comes_while_the_request_waits() {
     let mut redis = Redis::start();
     let nginx = with_echo(limited(&redis)).start_connected(&redis);
     assert_eq!(remaining(&nginx.get("/")), 99);
@@ -449,7 +449,7 @@ fn a_body_that_comes_while_the_request_waits() {
 }
 
 #[test]
-fn a_body_that_comes_while_a_request_waits_that_is_rejected() {
+fn a_body_is_discarded_that_comes_before_the_rejection() {
     let mut redis = Redis::start();
     let limit = "rate_limit_redis $arg_key rate=1r/d;";
     let nginx = with_echo(Conf::new().redis(&redis).server(limit)).start_connected(&redis);
@@ -467,7 +467,7 @@ fn a_body_that_comes_while_a_request_waits_that_is_rejected() {
 }
 
 #[test]
-fn a_large_body_that_comes_while_the_request_waits() {
+fn a_large_body_is_kept_that_comes_while_the_request_waits() {
     let mut redis = Redis::start();
     let body = "0123456789abcdef".repeat(50_000);
     let nginx = limited(&redis)
@@ -492,7 +492,7 @@ fn a_large_body_that_comes_while_the_request_waits() {
 }
 
 #[test]
-fn a_pipelined_request_that_comes_while_the_first_waits() {
+fn a_pipelined_request_waits_behind_the_first() {
     let mut redis = Redis::start();
     let nginx = limited(&redis).file("html/b.txt", "second").start_connected(&redis);
     assert_eq!(remaining(&nginx.get("/")), 99);

@@ -37,7 +37,7 @@ fn passing_does_not_replace_credentials() {
 }
 
 #[test]
-fn credentials_satisfy() {
+fn credentials_satisfy_beside_a_limit() {
     let redis = Redis::start();
     let nginx =
         guarded(&redis, &format!("satisfy any; deny all; {AUTH_BASIC}")).start_connected(&redis);
@@ -54,7 +54,7 @@ fn passing_does_not_replace_an_address() {
 }
 
 #[test]
-fn an_address_satisfies() {
+fn an_address_satisfies_beside_a_limit() {
     let redis = Redis::start();
     let snippet = format!("satisfy any; allow 127.0.0.1; deny all; {AUTH_BASIC}");
     let nginx = guarded(&redis, &snippet).start_connected(&redis);
