@@ -50,7 +50,7 @@ fn stored(redis: &Redis, key: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn the_numbers_in_their_fields() {
+fn each_algorithm_shows_its_numbers() {
     let redis = Redis::start();
     let nginx = all(&redis, 3, "1h").start_connected(&redis);
     for algorithm in Algorithm::ALL {
@@ -149,7 +149,7 @@ fn a_quota_endpoint_spends_nothing() {
 }
 
 #[test]
-fn a_cost_that_can_never_pass() {
+fn a_cost_that_can_never_pass_has_no_retry() {
     let redis = Redis::start();
     let line = |algorithm| {
         let (name, words) = (name(algorithm), passing(algorithm, 3));
@@ -302,7 +302,7 @@ fn two_machines_share_a_budget_exactly() {
 }
 
 #[test]
-fn n_in_each_period() {
+fn n_pass_in_each_period() {
     let redis = Redis::start();
     let two = machines(
         &redis,

@@ -123,7 +123,7 @@ fn every_nginx_rejects() {
 }
 
 #[test]
-fn what_begins_it() {
+fn it_begins_where_too_little_is_left() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis a rate=1r/h capacity=3 cost=$arg_cost block=10h;")
         .server("rate_limit_redis_deny_cache off;")
@@ -155,7 +155,7 @@ fn of_several_limits_the_one_that_rejects_blocks() {
 }
 
 #[test]
-fn while_redis_is_away() {
+fn it_holds_while_redis_is_away() {
     for limit in limits() {
         let nginx = Conf::new()
             .decisions()
@@ -172,7 +172,7 @@ fn while_redis_is_away() {
 }
 
 #[test]
-fn a_cluster_and_sentinels() {
+fn it_holds_on_a_cluster_and_with_sentinels() {
     let cluster = ClusterConf::steady(3, 0).start();
     let sentinels = SentinelConf::new(1).start();
     let servers = |urls: Vec<String>| urls.iter().map(|url| format!("server {url}; ")).collect();
@@ -210,7 +210,7 @@ fn a_reload_does_not_end_it() {
 }
 
 #[test]
-fn http2() {
+fn it_holds_over_http2() {
     let redis = Redis::start();
     let nginx = conf(&redis, "rate_limit_redis a rate=1000r/s capacity=3 block=1h;")
         .http2()

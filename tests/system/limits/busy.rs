@@ -92,7 +92,7 @@ fn different_costs_are_not_coalesced() {
 /// Whichever clients leave, the others get their answers: the first, the last, all in flight, or
 /// all that wait.
 #[test]
-fn clients_leave() {
+fn whoever_leaves_the_others_are_decided() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url());
     for (round, leaves) in [
@@ -157,7 +157,7 @@ fn decided_meanwhile(nginx: &Nginx, is_told: &AtomicBool) -> (Vec<String>, Vec<S
 }
 
 #[test]
-fn redis_ends_meanwhile() {
+fn all_that_wait_are_undecided_if_redis_ends() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url());
     let (mut first, mut later) = (clients(&nginx, 10), clients(&nginx, 20));
@@ -175,7 +175,7 @@ fn redis_ends_meanwhile() {
 
 /// The script is gone: the command is sent again for all its requests, with the source.
 #[test]
-fn the_script_is_gone() {
+fn a_command_is_sent_again_with_a_script_that_is_gone() {
     let (fake, is_told) = fails_once(Act::line("-NOSCRIPT No matching script."));
     let nginx = limited(&fake.url());
     let (first, later) = decided_meanwhile(&nginx, &is_told);

@@ -76,33 +76,33 @@ impl Flooded {
 }
 
 #[test]
-fn token_bucket() {
+fn a_token_bucket_holds_exactly() {
     // A bucket that is not full before seconds have passed, however busy the machine is.
     holds_exactly("rate=100r/s capacity=500", 500.0, 100.0);
 }
 
 #[test]
-fn token_bucket_at_a_high_rate() {
+fn a_token_bucket_holds_at_a_high_rate() {
     holds("rate=1000r/s capacity=100", 100.0, 1000.0);
 }
 
 #[test]
-fn token_bucket_that_is_small() {
+fn a_small_token_bucket_holds_at_a_high_rate() {
     holds("rate=1000r/s capacity=10", 10.0, 1000.0);
 }
 
 #[test]
-fn gcra() {
+fn gcra_holds_exactly() {
     holds_exactly("rate=100r/s algorithm=gcra burst=499", 500.0, 100.0);
 }
 
 #[test]
-fn gcra_at_a_high_rate() {
+fn gcra_holds_at_a_high_rate() {
     holds("rate=1000r/s algorithm=gcra burst=99", 100.0, 1000.0);
 }
 
 #[test]
-fn gcra_without_a_burst() {
+fn gcra_holds_without_a_burst() {
     holds("rate=100r/s algorithm=gcra", 1.0, 100.0);
 }
 
@@ -121,22 +121,22 @@ fn halves(limit: &str, client: impl Fn(&Nginx) -> Tally) {
 }
 
 #[test]
-fn a_burst_of_hey() {
+fn hey_gets_half_of_its_burst() {
     halves("rate=100r/m", |nginx| hey(&["-n", "200", "-c", "20", &nginx.url("/")]));
 }
 
 #[test]
-fn a_burst_of_hey_against_gcra() {
+fn hey_gets_half_of_its_burst_from_gcra() {
     let limit = "rate=100r/m algorithm=gcra burst=99";
     halves(limit, |nginx| hey(&["-n", "200", "-c", "20", &nginx.url("/")]));
 }
 
 #[test]
-fn a_burst_of_ab() {
+fn ab_gets_half_of_its_burst() {
     halves("rate=100r/m", |nginx| ab(&["-n", "200", "-c", "20", &nginx.url("/")]));
 }
 
 #[test]
-fn a_burst_of_ab_on_kept_connections() {
+fn ab_gets_half_of_its_burst_on_kept_connections() {
     halves("rate=100r/m", |nginx| ab(&["-k", "-n", "200", "-c", "20", &nginx.url("/")]));
 }

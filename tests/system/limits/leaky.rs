@@ -176,7 +176,7 @@ fn a_little_excess_waits_a_little() {
 }
 
 #[test]
-fn nodelay() {
+fn nodelay_lets_the_burst_pass_at_once() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/h burst=2 nodelay").start_connected(&redis);
     let start = Instant::now();
@@ -189,7 +189,7 @@ fn nodelay() {
 }
 
 #[test]
-fn delay() {
+fn excess_up_to_delay_does_not_wait() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/s burst=4 delay=2").start_connected(&redis);
     let received = together(&nginx, ["/?k=a"; 6]);
@@ -288,7 +288,7 @@ fn nobody_else_waits() {
 }
 
 #[test]
-fn log_levels() {
+fn delays_are_logged_one_level_lower() {
     let redis = Redis::start();
     let levels = [("info", "info"), ("notice", "info"), ("warn", "notice"), ("error", "warn")];
     let location = |(level, _): &(&str, &str)| {
@@ -339,7 +339,7 @@ fn descriptors(pid: u32) -> usize {
 }
 
 #[test]
-fn a_client_that_leaves() {
+fn a_client_that_leaves_has_spent_its_turn() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/h burst=1").start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
@@ -356,7 +356,7 @@ fn a_client_that_leaves() {
 }
 
 #[test]
-fn many_clients_that_leave() {
+fn many_clients_that_leave_keep_no_descriptor() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/h burst=100000").start_connected(&redis);
     let worker = nginx.worker_pids()[0];
@@ -379,7 +379,7 @@ fn many_clients_that_leave() {
 }
 
 #[test]
-fn a_client_that_leaves_after_part_of_its_body() {
+fn a_client_may_leave_after_part_of_its_body() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/h burst=5").start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").status, 200);
@@ -429,7 +429,7 @@ fn delayed_requests_are_served_across_a_reload() {
 }
 
 #[test]
-fn http2() {
+fn streams_wait_for_their_turns() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/s burst=3").http2().start_connected(&redis);
     let start = Instant::now();
@@ -463,7 +463,7 @@ fn http2_streams_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn http2_clients_that_leave() {
+fn a_client_over_http2_may_leave() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/h burst=9").http2().start_connected(&redis);
     assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
@@ -475,7 +475,7 @@ fn http2_clients_that_leave() {
 }
 
 #[test]
-fn a_large_http2_body_that_comes_while_it_is_delayed() {
+fn a_large_body_over_http2_is_kept_during_the_delay() {
     let redis = Redis::start();
     let body = "0123456789abcdef".repeat(20_000);
     let nginx = leaky(&redis, "rate=1r/4s burst=3")
@@ -554,7 +554,7 @@ fn with_echo(conf: Conf) -> Conf {
 }
 
 #[test]
-fn a_body_that_comes_while_it_is_delayed() {
+fn a_body_is_kept_that_comes_during_the_delay() {
     let redis = Redis::start();
     let nginx = with_echo(leaky(&redis, "rate=1r/2s burst=3")).start_connected(&redis);
     let mut http = nginx.http();
@@ -572,7 +572,7 @@ fn a_body_that_comes_while_it_is_delayed() {
 }
 
 #[test]
-fn a_body_that_comes_after_the_delay() {
+fn a_body_is_read_that_comes_after_the_delay() {
     let redis = Redis::start();
     let nginx = with_echo(leaky(&redis, "rate=1r/3s burst=3")).start_connected(&redis);
     let mut http = nginx.http();
@@ -587,7 +587,7 @@ fn a_body_that_comes_after_the_delay() {
 }
 
 #[test]
-fn pipelined_requests() {
+fn pipelined_requests_wait_one_after_the_other() {
     let redis = Redis::start();
     let nginx = leaky(&redis, "rate=1r/s burst=3").start_connected(&redis);
     let mut http = nginx.http();

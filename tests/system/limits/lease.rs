@@ -238,7 +238,7 @@ fn a_client_of_one_machine_sees_no_leases() {
 
 /// With several limits a request needs a lease of each.
 #[test]
-fn several_limits() {
+fn several_limits_need_a_lease_each() {
     let redis = Redis::start();
     let nginx = leased(&redis)
         .server(&location(
@@ -405,7 +405,7 @@ fn a_client_that_changes_machines_loses_little() {
 
 /// Leases are spent to their end when Redis is gone, and then the policy applies.
 #[test]
-fn a_redis_that_is_gone() {
+fn leases_are_spent_when_redis_is_gone() {
     for (policy, expected) in [
         ("open", "ERROR_PASSED none"),
         ("closed", "ERROR_REJECTED none"),
@@ -458,7 +458,7 @@ fn what_a_refused_command_reports_is_reported_again() {
 /// Workers are killed and replaced at any moment: what they leave in the shared memory is spent once,
 /// or not at all, and others go on to spend it.
 #[test]
-fn killed_and_replaced_workers() {
+fn killed_workers_leave_units_to_be_spent_once() {
     let redis = Redis::start();
     let conf = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=500r/h capacity=500;"))
@@ -562,7 +562,7 @@ fn kill_a_worker(nginx: &Nginx) {
 
 /// A lease survives a reload, with the units that are left.
 #[test]
-fn a_reload() {
+fn a_lease_survives_a_reload() {
     let redis = Redis::start();
     let mut nginx = leased(&redis)
         .server(&location("/", "rate_limit_redis $arg_k rate=1r/h capacity=1000;"))
@@ -577,7 +577,7 @@ fn a_reload() {
 
 /// A dry run is decided with leases as well.
 #[test]
-fn dry_run() {
+fn a_dry_run_is_decided_with_leases() {
     let redis = Redis::start();
     let nginx = leased(&redis)
         .http("rate_limit_redis_dry_run on;")
@@ -591,7 +591,7 @@ fn dry_run() {
 
 /// Streams at once, of a quota that is not spent before the first lease is there.
 #[test]
-fn http2() {
+fn streams_spend_leases_and_no_more_than_the_limit() {
     let redis = Redis::start();
     let nginx = leased(&redis)
         .http2()
@@ -606,7 +606,7 @@ fn http2() {
 
 /// Two limits in different slots of a cluster, of which one rejects.
 #[test]
-fn a_cluster() {
+fn a_cluster_gets_back_what_the_other_limit_rejects() {
     let cluster = ClusterConf::new(3, 0).node_timeout(Duration::from_secs(10)).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = Conf::new()

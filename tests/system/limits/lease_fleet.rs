@@ -18,7 +18,7 @@ const LIMIT: u64 = 200;
 /// commands, and of all that they may nearly everything passes and nothing more, while workers are
 /// killed and replaced.
 #[test]
-fn hundreds_of_clients() {
+fn hundreds_of_clients_spend_all_with_few_commands() {
     const CLIENTS: usize = 300;
     let redis = Redis::start();
     let conf = leased(&redis)
@@ -96,7 +96,7 @@ impl Clients {
 }
 
 #[test]
-fn another_master() {
+fn another_master_goes_on_with_the_leases() {
     let sentinels = SentinelConf::new(1).down_after(Duration::from_secs(10)).start();
     let nginx = machine(&sentinels.urls(), &format!("sentinel {MASTER_NAME}"));
     wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "decisions");
@@ -119,7 +119,7 @@ fn another_master() {
 }
 
 #[test]
-fn keys_on_their_way_to_another_node() {
+fn keys_may_move_to_another_node_with_their_leases() {
     let cluster = ClusterConf::new(2, 2).node_timeout(Duration::from_secs(10)).start();
     let nginx = machine(&cluster.urls(), "cluster on");
     wait_until(PATIENCE, || nginx.get("/?k=a").decision() == "PASSED redis", "decisions");

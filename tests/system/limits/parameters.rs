@@ -25,7 +25,7 @@ fn name(response: &Response) -> &str {
 }
 
 #[test]
-fn defaults() {
+fn capacity_and_burst_have_defaults() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -41,7 +41,7 @@ fn defaults() {
 }
 
 #[test]
-fn capacity() {
+fn capacity_can_be_spent_at_once() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -52,7 +52,7 @@ fn capacity() {
 }
 
 #[test]
-fn capacity_below_the_rate() {
+fn capacity_may_be_below_the_rate() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -62,7 +62,7 @@ fn capacity_below_the_rate() {
 }
 
 #[test]
-fn burst() {
+fn burst_comes_on_top_of_one_request() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -73,7 +73,7 @@ fn burst() {
 }
 
 #[test]
-fn cost() {
+fn a_cost_is_spent_by_requests_that_pass() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -86,7 +86,7 @@ fn cost() {
 }
 
 #[test]
-fn cost_from_a_variable() {
+fn a_cost_may_be_a_variable() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -141,7 +141,7 @@ fn a_quota_endpoint_of_gcra_spends_nothing() {
 }
 
 #[test]
-fn a_cost_that_can_never_pass() {
+fn a_cost_that_can_never_pass_is_rejected_without_a_retry() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -181,7 +181,7 @@ fn a_cost_that_can_never_pass_is_warned_of() {
 }
 
 #[test]
-fn inheritance() {
+fn lines_are_inherited_where_a_level_has_none() {
     let redis = Redis::start();
     let nginx = named(&redis)
         .http("rate_limit_redis a name=http rate=9r/d;")
@@ -221,7 +221,7 @@ fn inheritance() {
 }
 
 #[test]
-fn inheritance_from_http_alone() {
+fn lines_of_http_are_inherited_by_locations() {
     let redis = Redis::start();
     let nginx = named(&redis)
         .http("rate_limit_redis a name=http rate=9r/d;")
@@ -233,7 +233,7 @@ fn inheritance_from_http_alone() {
 }
 
 #[test]
-fn off_for_a_server() {
+fn off_holds_for_a_server() {
     let redis = Redis::start();
     let nginx = named(&redis)
         .http("rate_limit_redis a name=http rate=9r/d;")
@@ -288,7 +288,7 @@ fn the_status_for_want_of_a_decision_is_inherited() {
 }
 
 #[test]
-fn a_store_that_only_a_location_has() {
+fn a_location_may_have_a_store_of_its_own() {
     let redis = Redis::start();
     // There is no server at the default address, and nothing should connect to it.
     let nginx = Conf::new()
@@ -609,7 +609,7 @@ const TIERS: &str = "map $http_x_api_key $tier { default 2r/d; gold 5r/d; lead '
                      map $http_x_api_key $size { default 3; gold 7; }";
 
 #[test]
-fn rates_from_a_variable() {
+fn a_rate_may_be_a_variable() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -669,7 +669,7 @@ const UNUSABLE: [(&str, &str, &str); 20] = [
 ];
 
 #[test]
-fn unusable_values() {
+fn unusable_values_are_rejected_and_logged() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -724,7 +724,7 @@ fn numbers_above_2_53_are_as_large_as_can_be_counted() {
 
 /// No client can fill the disk with them. Beyond a bound they are counted, and none is lost.
 #[test]
-fn many_unusable_values() {
+fn many_unusable_values_are_counted_instead_of_logged() {
     const REQUESTS: usize = 1_000;
     let redis = Redis::start();
     let nginx = Conf::new()
@@ -936,7 +936,7 @@ fn outside_is_limited(nginx: &Nginx, redis: &Redis, prefix: &str) {
 }
 
 #[test]
-fn outside_of_any_location() {
+fn requests_outside_of_any_location_are_limited() {
     let redis = Redis::start();
     let off = "location / { rate_limit_redis off; }";
     let conf = outside(off).set("redis", redis.url());
@@ -958,7 +958,7 @@ fn outside_of_any_location() {
 
 /// A name stands for one store: that of the locations, where the server has none of its own.
 #[test]
-fn outside_of_the_locations_that_have_the_store() {
+fn requests_outside_of_the_locations_use_their_store() {
     let redis = Redis::start();
     let nginx = outside("location / { rate_limit_redis_pass own; }")
         .set("redis", redis.url())
@@ -970,7 +970,7 @@ fn outside_of_the_locations_that_have_the_store() {
 }
 
 #[test]
-fn outside_of_any_location_clients_are_rejected() {
+fn clients_outside_of_any_location_are_rejected() {
     let redis = Redis::start();
     let nginx = outside("location / { rate_limit_redis off; }")
         .set("redis", redis.url())

@@ -437,7 +437,7 @@ fn an_unusable_value_leaves_the_charge() {
 
 /// However many digits it has, a request owes no more than can be owed: ten times the limit.
 #[test]
-fn more_than_can_be_owed() {
+fn more_than_can_be_owed_is_forgiven() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = conf(&redis, &proxied("$arg_k rate=9r/9s")).start_connected(&redis);
     let (zeros, nines) = ("0".repeat(100), "9".repeat(100));
@@ -739,7 +739,7 @@ fn a_redis_that_hangs_does_not_keep_a_worker() {
 /// NGINX closes lingering connections when it needs one and has no more: then a request ends, and
 /// settles, in the middle of connecting to Redis.
 #[test]
-fn a_request_ends_while_its_worker_connects() {
+fn a_request_may_settle_while_its_worker_connects() {
     let redis = Redis::start();
     let mut nginx = conf(&redis, "rate_limit_redis a rate=100r/d settle=$arg_cost;")
         .server("lingering_close always; lingering_time 60s; lingering_timeout 60s;")
@@ -784,7 +784,7 @@ fn a_request_ends_while_its_worker_connects() {
 /// A worker that leaves keeps its idle connection to Redis for the settlement of a request whose connection lingers. Another
 /// one would need room, which NGINX would make by closing that of the request.
 #[test]
-fn a_request_ends_while_its_worker_makes_room() {
+fn a_request_may_settle_while_its_worker_makes_room() {
     let redis = Redis::start();
     let mut nginx = conf(&redis, "rate_limit_redis a rate=100r/d settle=7;")
         .server("lingering_close always; lingering_time 60s; lingering_timeout 3s;")
@@ -819,7 +819,7 @@ fn a_request_ends_while_its_worker_makes_room() {
 
 /// The zone of an old worker is none of NGINX's newest configuration, whose locks it releases.
 #[test]
-fn a_worker_dies_with_the_lock_of_a_zone_that_a_reload_has_replaced() {
+fn a_worker_may_die_with_the_lock_of_a_zone_that_was_replaced() {
     use std::os::unix::fs::FileExt as _;
     let application = Application::start();
     let limit = proxied("a rate=100r/d").replace("{port2}; }", "{application}; }");
@@ -891,7 +891,7 @@ fn what_another_limit_rejects_is_not_settled() {
 }
 
 #[test]
-fn while_redis_is_away() {
+fn this_machine_settles_while_redis_is_away() {
     for limit in LIMITS {
         let nginx = unconnected(&proxied(limit))
             .http("rate_limit_redis_pass redis://127.0.0.1:1; rate_limit_redis_on_error local;")
@@ -907,7 +907,7 @@ fn while_redis_is_away() {
 /// One node charges a request, the other does not answer, and this machine decides: what the first has
 /// charged is given back, and nothing of it is settled there.
 #[test]
-fn a_cluster_that_answers_in_part() {
+fn what_a_part_of_a_cluster_has_charged_is_given_back() {
     let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url}; ")).collect();
     let nginx = unconnected("location / { proxy_pass http://127.0.0.1:{port2};")
@@ -937,7 +937,7 @@ fn a_cluster_that_answers_in_part() {
 }
 
 #[test]
-fn a_cluster_and_sentinels() {
+fn a_cluster_and_sentinels_are_settled_with() {
     let cluster = ClusterConf::steady(3, 0).start();
     let sentinels = SentinelConf::new(1).down_after(Duration::from_secs(10)).start();
     let servers = |urls: Vec<String>| urls.iter().map(|url| format!("server {url}; ")).collect();
@@ -966,7 +966,7 @@ fn a_cluster_and_sentinels() {
 }
 
 #[test]
-fn http2() {
+fn streams_are_settled_each() {
     let redis = Redis::start();
     let nginx = conf(&redis, &proxied("a rate=1000r/d")).http2().start_connected(&redis);
     let seen = h2load(&["-n", "50", "-c", "2", "-m", "10", &nginx.h2_url("/?cost=3")]);
