@@ -55,7 +55,9 @@ fn respond(r: Request<'_>) -> Result<ngx_int_t, OutOfMemory> {
     let (method, query) = r.method_and_query();
     match (Operation::read(method, query, &limits), pending) {
         (Ok(Operation::List), _) => answer(r, &admin::limits(&limits)),
-        (Ok(Operation::Top(limit)), _) => answer(r, &admin::top(&most_rejected(r, limit.name))),
+        (Ok(Operation::Top(limit)), _) => {
+            answer(r, &admin::top(&most_rejected(r, limit.definition.name)))
+        }
         (Ok(Operation::Client(management)), None) => submit(r, &management),
         (Ok(Operation::Client(management)), Some(pending)) => resume(r, &management, pending),
         (Err(error), _) => refuse(r, &error),
@@ -80,7 +82,7 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
         return refuse(r, &AdminError::Subrequest);
     }
     let main = r.main_conf();
-    let limit = main.and_then(|main| main.limit(management.limit.name));
+    let limit = main.and_then(|main| main.limit(management.limit.definition.name));
     let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
     let timeout = r.location_conf().map(|conf| conf.policy.timeout.saturating_mul(MILLISECOND));
     let bound = limit.and_then(LimitConf::bound);
@@ -139,7 +141,7 @@ fn update_machine(
     outcome: Result<ClientState, Error>,
 ) -> Result<ClientState, Error> {
     let main = r.main_conf();
-    let limit = main.and_then(|main| main.limit(management.limit.name)?.bound());
+    let limit = main.and_then(|main| main.limit(management.limit.definition.name)?.bound());
     let shared = main.and_then(|main| main.shared.get());
     let Some((shared, limit)) = shared.zip(limit) else { return outcome };
     let client = shared.client_digest(limit.fingerprint, &redis_key(limit, &management.key));
@@ -158,7 +160,7 @@ fn change_for_log<'r>(
     if management.change == Change::Look {
         return Ok(None);
     }
-    let limit = management.limit.name;
+    let limit = management.limit.definition.name;
     let conf = r.main_conf().and_then(|main| main.limit(limit)?.bound());
     let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
     let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy.log_key);

@@ -87,7 +87,7 @@ impl<'a> Operation<'a> {
         if name.is_empty() {
             return Err(AdminError::EmptyLimit);
         }
-        let limit = limits.iter().find(|limit| limit.name == name);
+        let limit = limits.iter().find(|limit| limit.definition.name == name);
         let limit = limit.ok_or_else(|| AdminError::unknown_limit(&name))?;
         let operation = match method == Method::Get && query.flag("top")? {
             true => Self::Top(limit),

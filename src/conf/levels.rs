@@ -16,7 +16,7 @@ use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::request::ConfiguredLimit;
 use rate_limit_core::text::fields::Values;
 
-use super::definition::{Definition, Definitions};
+use super::definition::Definitions;
 use super::limit::LimitConf;
 use super::store::Store;
 use super::{BindError, ComplexValue};
@@ -176,12 +176,12 @@ impl MainConf {
         self.stores.get_mut(index)
     }
 
-    /// The definition of the limit of a line at this place. Lines that share a name must define the same.
+    /// The line at this place, with the definition that all lines of its limit share: they must define the same.
     pub(crate) fn define(
         &mut self,
-        line: &LimitLine<'static, ComplexValue>,
+        line: LimitLine<'static, ComplexValue>,
         place: &str,
-    ) -> Result<Rc<Definition>, BindError> {
+    ) -> Result<LimitLine<'static, ComplexValue>, BindError> {
         self.has_precontent |= line.phase == Phase::Precontent;
         self.has_settlements |= line.settle.is_some();
         self.definitions.add(line, place)
@@ -198,7 +198,7 @@ impl MainConf {
         for limit in limits {
             self.definitions.bind(limit, index, &self.stores)?;
             if limit.settles() || (store.is_cluster() && limits.len() > 1) {
-                limit.definition.is_refundable.set(true);
+                limit.line.definition.is_refundable.set(true);
             }
             limit.bind(index, store, &self.scripts)?;
         }

@@ -3,18 +3,15 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::algorithm::Undelayed;
 use rate_limit_core::charge::Template;
 use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine};
 use rate_limit_core::key::{self, Head, KeyHmac};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::{Scripts, Variant};
 use rate_limit_core::request::ConfiguredLimit;
 
-use super::definition::Definition;
 use super::store::Store;
 use super::value::{ComplexValue, evaluate};
 use super::{BindError, EvaluateError};
@@ -29,8 +26,6 @@ pub(crate) struct LimitConf {
     pub(crate) line: LimitLine<'static, ComplexValue>,
     /// The place of the line: file and number.
     pub(crate) place: String,
-    /// The part that all lines of the limit share.
-    pub(crate) definition: Rc<Definition>,
     /// The values that depend on the store, once that is known.
     bound: OnceCell<Bound>,
     /// The counters of the limit, once they are used.
@@ -68,32 +63,14 @@ impl LimitConf {
         directive: Directive<'static>,
         line: LimitLine<'static, ComplexValue>,
         place: String,
-        definition: Rc<Definition>,
     ) -> Self {
         let (bound, record, reservations, sketch) = Default::default();
-        Self { directive, line, place, definition, bound, record, reservations, sketch }
+        Self { directive, line, place, bound, record, reservations, sketch }
     }
 
     /// The name that identifies the limit.
     pub(crate) fn name(&self) -> &'static str {
-        self.line.name
-    }
-
-    /// The limit as the admin interface needs it.
-    pub(super) fn managed<'a>(&'a self, store: &'a Store) -> ManagedLimit<'a> {
-        let lease = self.definition.lease.get().saturating_mul(MILLISECOND);
-        ManagedLimit {
-            name: self.name(),
-            store: store.shown(),
-            algorithm: self.line.algorithm,
-            rate: self.line.rate_text,
-            burst: self.line.burst_text,
-            block: self.line.block,
-            has_override: self.line.has_override,
-            is_settled: self.is_settled(),
-            is_cached: self.definition.is_cached.get(),
-            lease: if self.has_leases() { lease } else { 0 },
-        }
+        self.line.definition.name
     }
 
     /// The counters of the limit.
@@ -114,17 +91,15 @@ impl LimitConf {
 
 impl ConfiguredLimit for LimitConf {
     fn name(&self) -> &str {
-        self.line.name
+        self.line.definition.name
     }
 
-    /// Not where a rejection blocks a client, nor where a settlement may leave it in debt: that is to hold for
-    /// all machines at once.
     fn has_leases(&self) -> bool {
-        self.line.algorithm.has_leases() && self.line.block == 0 && !self.is_settled()
+        self.line.definition.has_leases()
     }
 
     fn is_refundable(&self) -> bool {
-        self.definition.is_refundable.get()
+        self.line.definition.is_refundable.get()
     }
 
     fn settles(&self) -> bool {
@@ -153,7 +128,8 @@ impl LimitConf {
         let head = Head::new(&store.keys.prefix, name).ok_or_else(|| LimitError::name(name))?;
         self.bound.get_or_init(|| {
             let fingerprint = key::fingerprint(&head);
-            let known_quota = self.line.known_quota.map(|quota| self.definition.corrected(quota));
+            let known_quota =
+                self.line.known_quota.map(|quota| self.line.definition.corrected(quota));
             let known = known_quota.as_ref().zip(self.line.cost.literal());
             let template = Rc::new(scripts.template(head, known));
             let key_hmac = store.keys.hmac.clone();
@@ -169,13 +145,9 @@ impl LimitConf {
 
     /// How it is counted.
     pub(super) fn variant(&self) -> Variant {
-        let variant = Variant::new(self.line.algorithm, self.is_settled());
-        if self.line.has_override { variant.with_override() } else { variant }
-    }
-
-    /// Whether what any line of the limit charges is settled when requests have ended.
-    fn is_settled(&self) -> bool {
-        self.definition.is_settled.get()
+        let definition = &self.line.definition;
+        let variant = Variant::new(definition.algorithm, definition.is_settled.get());
+        if definition.has_override { variant.with_override() } else { variant }
     }
 
     /// The values that depend on its store, once it is bound.
@@ -203,7 +175,7 @@ impl LimitConf {
         let rate = evaluate(&line.rate, r, |text| line.read_rate(text))?;
         let burst = line.burst.as_ref();
         let burst = burst.map(|it| evaluate(it, r, |text| line.read_burst(text))).transpose()?;
-        Ok(self.definition.corrected(line.quota_of_request(rate, burst)?))
+        Ok(line.definition.corrected(line.quota_of_request(rate, burst)?))
     }
 
     /// The real cost of the request; `None` if its charge stands.

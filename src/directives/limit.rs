@@ -37,6 +37,6 @@ fn read(reader: &mut Reader<'_>) -> Result<LimitConf, ConfError> {
         reader.cf.warn(doubts);
     }
     let place = reader.cf.place();
-    let definition = reader.main()?.define(&line, &place)?;
-    Ok(LimitConf::new(reader.line.clone(), line, place, definition))
+    let line = reader.main()?.define(line, &place)?;
+    Ok(LimitConf::new(reader.line.clone(), line, place))
 }

@@ -98,7 +98,7 @@ fn bind_limits(cf: &mut Conf, conf: &mut LocationConf) -> Result<(), ConfError> 
     }
     let has_leases = conf.policy.lease > 0;
     for limits in Phase::ALL.map(|phase| conf.limits(phase)) {
-        limits.iter().for_each(|limit| limit.definition.note_policy(&conf.policy));
+        limits.iter().for_each(|limit| limit.line.definition.note_policy(&conf.policy));
         match is_outside {
             true => main.add_outside(limits, index, has_leases),
             false => main.bind(limits, index, has_leases)?,
@@ -133,10 +133,10 @@ fn note_unleased(cf: &mut Conf, conf: &LocationConf) -> Result<(), ConfError> {
         .limits
         .iter()
         .flatten()
-        .find(|limit| conf.policy.lease > 0 && !limit.line.algorithm.has_leases());
+        .find(|limit| conf.policy.lease > 0 && !limit.line.definition.algorithm.has_leases());
     let Some(limit) = unleased else { return Ok(()) };
     if !std::mem::replace(&mut reader::main(cf)?.is_unleased_noted, true) {
-        let (name, algorithm) = (limit.name(), limit.line.algorithm.name());
+        let (name, algorithm) = (limit.name(), limit.line.definition.algorithm.name());
         cf.note(format_args!(
             "\"rate_limit_redis_lease\" does not apply to limits of the algorithm \"{algorithm}\", \
              such as \"{name}\""

@@ -1,8 +1,10 @@
 //! Requests to the admin interface: what is accepted is within its bounds, and every answer is JSON.
 
+use std::cell::Cell;
 use std::num::NonZeroU64;
 
 use rate_limit_core::admin::{ManagedLimit, Management, Operation};
+use rate_limit_core::conf::limit::Definition;
 use rate_limit_core::limit::{Algorithm, Quota};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::overrides::Override;
@@ -18,6 +20,7 @@ pub fn run(data: &[u8]) {
     let Some((first, query)) = data.split_first() else { return };
     let method = METHODS[usize::from(*first) % METHODS.len()];
     let limits = limits();
+    let limits: Vec<_> = limits.iter().map(managed).collect();
     match Operation::read(method, query, &limits) {
         Err(error) => {
             assert!([400, 404, 405, 409].contains(&error.status()), "{error}");
@@ -34,31 +37,32 @@ pub fn run(data: &[u8]) {
 }
 
 /// A limit of each algorithm, and one with variables.
-fn limits() -> Vec<ManagedLimit<'static>> {
-    let limit = |name, algorithm| ManagedLimit {
+fn limits() -> Vec<Definition<'static>> {
+    let limit = |name, algorithm| Definition {
         name,
-        store: "redis://127.0.0.1:6379",
         algorithm,
         rate: "9r/d",
-        burst: None,
-        block: 0,
         has_override: true,
-        is_settled: false,
-        is_cached: true,
-        lease: 1_000_000,
+        is_cached: Cell::new(true),
+        lease: Cell::new(1_000),
+        ..Definition::default()
     };
     let names: [_; Algorithm::ALL.len()] = ["a", "b", "c", "d", "e", "f", "g"];
     let mut limits: Vec<_> =
         names.into_iter().zip(Algorithm::ALL).map(|(name, it)| limit(name, it)).collect();
     let variable = limit("v", Algorithm::Gcra);
-    limits.push(ManagedLimit {
+    limits.push(Definition {
         rate: "$rate",
         burst: Some("$burst"),
-        is_settled: true,
+        is_settled: Cell::new(true),
         ..variable
     });
-    limits.push(ManagedLimit { has_override: false, ..limit("n", Algorithm::SlidingWindow) });
+    limits.push(Definition { has_override: false, ..limit("n", Algorithm::SlidingWindow) });
     limits
+}
+
+fn managed<'a>(definition: &'a Definition<'a>) -> ManagedLimit<'a> {
+    ManagedLimit { definition, store: "redis://127.0.0.1:6379" }
 }
 
 fn check(method: &[u8], management: &Management<'_>) {
@@ -78,11 +82,13 @@ fn check(method: &[u8], management: &Management<'_>) {
             None
         }
         Change::RemoveOverride => {
-            assert!(limit.has_override);
+            assert!(limit.definition.has_override);
             None
         }
         Change::SetOverride { rate, limit: most, lasts } => {
-            assert!(limit.has_override && lasts.is_none_or(|time| time.get() <= MAX_TIME));
+            assert!(
+                limit.definition.has_override && lasts.is_none_or(|time| time.get() <= MAX_TIME)
+            );
             let own = Override { rate, limit: most, ends: lasts };
             check_quota(&own.quota(quota).expect("a quota that the algorithm can count"));
             Some(own)
@@ -111,7 +117,7 @@ fn check_answer(management: &Management<'_>, own: Option<Override>) {
         own: own.map(|own| Override { ends: NonZeroU64::new(time), ..own }),
     };
     let answer = read(&admin::client(management, &state));
-    assert_eq!(answer["limit"], management.limit.name);
+    assert_eq!(answer["limit"], management.limit.definition.name);
     assert_eq!(answer["override"].is_null(), own.is_none());
     if let Ok(key) = std::str::from_utf8(&management.key) {
         assert_eq!(answer["key"], key);

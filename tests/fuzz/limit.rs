@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn check_line(limit: &LimitLine<'_, String>) {
-    assert!(is_name(limit.name) && limit.block <= MAX_TIME);
+    assert!(is_name(limit.definition.name) && limit.definition.block <= MAX_TIME);
     if let Some(rate) = limit.rate.literal() {
         check_rate(rate);
     }
@@ -40,19 +40,26 @@ fn check_line(limit: &LimitLine<'_, String>) {
     assert!(literals.iter().flatten().all(|number| *number <= MAX_EXACT));
     if let Some(quota) = &limit.known_quota {
         check_quota(quota);
-        assert_eq!(quota.block(), limit.block);
+        assert_eq!(quota.block(), limit.definition.block);
     }
 }
 
 /// A line of nothing but what stands for the definition of the name has the same definition.
 fn check_written(limit: &LimitLine<'_, String>) {
-    let mut again = words(format!("rate_limit_redis $key name={}", limit.name).as_bytes());
-    again.extend(words(limit.written.as_bytes()));
+    let mut again =
+        words(format!("rate_limit_redis $key name={}", limit.definition.name).as_bytes());
+    again.extend(words(limit.definition.written.as_bytes()));
     let line = directive(&again);
     let words = LimitWords::read(&line).expect("the words of a line that was accepted");
     let again = words.compile(|text| Ok::<_, LimitError>(text.to_owned())).expect("the same line");
-    assert_eq!((&again.written, again.algorithm), (&limit.written, limit.algorithm));
-    assert_eq!((again.known_quota, again.block), (limit.known_quota, limit.block));
+    assert_eq!(
+        (&again.definition.written, again.definition.algorithm),
+        (&limit.definition.written, limit.definition.algorithm)
+    );
+    assert_eq!(
+        (again.known_quota, again.definition.block),
+        (limit.known_quota, limit.definition.block)
+    );
 }
 
 /// The value of a variable is refused or within bounds.

@@ -1,7 +1,7 @@
 //! Errors of requests to the admin interface.
 
 use crate::client::Error;
-use crate::limit::QuotaError;
+use crate::conf::limit::UnusableValue;
 use crate::manage::Change;
 use crate::text::log::Escaped;
 
@@ -41,26 +41,9 @@ pub enum AdminError {
     /// The key is empty: a request with such a key is not limited.
     #[error("\"key\" is empty, and a client with an empty key is not limited")]
     EmptyKey,
-    /// A value is not what it must be.
-    #[error("invalid {name} \"{}\": {reason}", Escaped(value.as_bytes()))]
-    Invalid {
-        /// The name of the argument.
-        name: &'static str,
-        /// The value.
-        value: String,
-        /// Why.
-        reason: String,
-    },
-    /// The values are valid, but no quota together.
-    #[error("\"{name}={value}\" {error}")]
-    Quota {
-        /// The name of the argument that is too much.
-        name: &'static str,
-        /// The value.
-        value: String,
-        /// Why.
-        error: QuotaError,
-    },
+    /// A value cannot be used.
+    #[error(transparent)]
+    Unusable(#[from] UnusableValue),
     /// The line of the limit blocks clients for less long, and its scripts know no longer block.
     #[error(
         "the limit \"{0}\" has \"block=\", and blocks no client for longer than that: add \"override\" to its \
@@ -128,7 +111,7 @@ impl AdminError {
 
     /// The error that the value of an argument is not what it must be.
     pub(super) fn invalid(name: &'static str, value: &str, reason: &str) -> Self {
-        Self::Invalid { name, value: value.to_owned(), reason: reason.to_owned() }
+        UnusableValue::invalid(name, value, reason.to_owned()).into()
     }
 }
 

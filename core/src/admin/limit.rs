@@ -3,33 +3,18 @@
 use super::AdminError;
 use super::query_string::QueryString;
 use crate::algorithm::BurstParameter;
+use crate::conf::limit::{Definition, UnusableValue, ValueError, parameter};
 use crate::conf::value::is_literal;
-use crate::limit::{Algorithm, Quota, QuotaError};
+use crate::limit::{Quota, QuotaError};
 use crate::rate::{self, Rate, RateError, ReadDigits};
 
-/// A limit: what its name stands for.
+/// A limit of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedLimit<'a> {
-    /// The name of the limit.
-    pub name: &'a str,
+    /// What its name stands for.
+    pub definition: &'a Definition<'a>,
     /// The store, without a password.
     pub store: &'a str,
-    /// The algorithm by its name.
-    pub algorithm: Algorithm,
-    /// `rate=`, as it is written.
-    pub rate: &'a str,
-    /// `capacity=` or `burst=`, as it is written.
-    pub burst: Option<&'a str>,
-    /// How long a client that exceeds it is blocked, in µs; 0: not at all.
-    pub block: u64,
-    /// Whether clients may have overrides.
-    pub has_override: bool,
-    /// Whether what requests have cost is settled when they have ended.
-    pub is_settled: bool,
-    /// Whether rejections of its clients may come from the deny cache of a machine.
-    pub is_cached: bool,
-    /// How long leases of its clients last at most, in µs; 0: its lines have none.
-    pub lease: u64,
 }
 
 /// A value for a client: of the line, or of an argument.
@@ -47,17 +32,17 @@ const BURST: [&str; 2] = ["burst", "base_burst"];
 impl ManagedLimit<'_> {
     /// The name of its parameter `capacity` or `burst`, if the algorithm has one of them.
     pub(crate) fn burst_name(&self) -> Option<&'static str> {
-        self.algorithm.burst_parameter().name()
+        self.definition.algorithm.burst_parameter().name()
     }
 
     /// The value of that parameter, if it has no variable.
     pub(crate) fn known_burst(&self) -> Option<u64> {
-        let parameter = self.algorithm.burst_parameter();
-        let known = |text: &str| rate::whole(text).ok();
-        match self.burst {
-            Some(text) => known(text),
+        let Definition { rate, burst, .. } = *self.definition;
+        let parameter = self.definition.algorithm.burst_parameter();
+        match burst {
+            Some(text) => rate::whole(text).ok(),
             None if parameter == BurstParameter::Capacity => {
-                self.rate.parse::<Rate>().ok().map(Rate::count)
+                rate.parse::<Rate>().ok().map(Rate::count)
             }
             None => parameter.value(1),
         }
@@ -65,16 +50,17 @@ impl ManagedLimit<'_> {
 
     /// Fails if clients have no overrides.
     pub(super) fn check_override(&self) -> Result<(), AdminError> {
-        match self.has_override {
+        match self.definition.has_override {
             true => Ok(()),
-            false => Err(AdminError::NoOverride(self.name.to_owned())),
+            false => Err(AdminError::NoOverride(self.definition.name.to_owned())),
         }
     }
 
     /// Fails if no client can be blocked for so long, in µs.
     pub(super) fn check_block(&self, span: u64) -> Result<(), AdminError> {
-        match self.block > 0 && span > self.block && !self.has_override {
-            true => Err(AdminError::Block(self.name.to_owned())),
+        let Definition { name, block, has_override, .. } = *self.definition;
+        match block > 0 && span > block && !has_override {
+            true => Err(AdminError::Block(name.to_owned())),
             false => Ok(()),
         }
     }
@@ -82,56 +68,51 @@ impl ManagedLimit<'_> {
     /// The quota of a client without an override, by the line and by what the arguments say of its variables: the same as that
     /// of a request with these values.
     pub(super) fn quota(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
-        let rate = Given::of_line(["rate", "base_rate"], self.rate, query)?;
-        let names = self.burst_names().zip(self.burst);
+        let definition = self.definition;
+        let rate = Given::of_line(["rate", "base_rate"], definition.rate, query)?;
+        let names = self.burst_names().zip(definition.burst);
         let burst = names.map(|(names, text)| Given::of_line(names, text, query)).transpose()?;
         let burst = burst.as_ref();
-        let read = (rate.rate(Rate::saturating)?, self.units(burst, rate::saturated)?);
-        Quota::saturating(read.0, read.1, |parsed, units| {
-            self.quota_of(&rate, burst, parsed, units)
-        })
+        let (count, most) = self.numbers(&rate, burst, Rate::saturating, rate::saturated)?;
+        let quota = Quota::saturating(count, most, |count, most| self.quota_of(count, most));
+        Ok(definition.corrected(quota.map_err(|error| burst.unwrap_or(&rate).too_much(error))?))
     }
 
     /// The quota of a client with the override of the arguments.
     pub(super) fn override_of(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
         self.check_override()?;
         let rate = Given::argument("rate", query)?.ok_or(AdminError::Missing("rate"))?;
-        let burst = self.burst_names().map(|[name, _]| Given::argument(name, query));
+        let burst = self.burst_name().map(|name| Given::argument(name, query));
         let burst = burst.transpose()?.flatten();
-        let (parsed, units) = (rate.rate(str::parse)?, self.units(burst.as_ref(), rate::whole)?);
-        self.quota_of(&rate, burst.as_ref(), parsed, units)
+        let (count, most) = self.numbers(&rate, burst.as_ref(), str::parse, rate::whole)?;
+        let too_much = |error| burst.as_ref().unwrap_or(&rate).too_much(error);
+        self.quota_of(count, most).map_err(too_much)
     }
 
     fn burst_names(&self) -> Option<[&'static str; 2]> {
-        match self.algorithm.burst_parameter() {
+        match self.definition.algorithm.burst_parameter() {
             BurstParameter::Capacity => Some(CAPACITY),
             BurstParameter::Burst => Some(BURST),
             BurstParameter::None => None,
         }
     }
 
-    /// The number of a capacity or burst, if there is one.
-    fn units(&self, burst: Option<&Given>, read: ReadDigits) -> Result<Option<u64>, AdminError> {
-        burst.map(|burst| burst.units(self.algorithm.burst_parameter(), read)).transpose()
-    }
-
-    /// The quota at this rate, with this capacity or burst, which were given like that.
-    fn quota_of(
+    /// The rate, and the capacity or burst if there is one.
+    fn numbers(
         &self,
         rate: &Given,
         burst: Option<&Given>,
-        parsed: Rate,
-        units: Option<u64>,
-    ) -> Result<Quota, AdminError> {
-        let too_much = |error| burst.unwrap_or(rate).too_much(error);
-        let limit = self.algorithm.burst_parameter().limit(parsed, units);
-        let quota = Quota::new(self.algorithm, parsed, limit).map_err(too_much)?;
-        let quota = quota.with_block(self.block);
-        let quota = if self.has_override { quota.with_override() } else { quota };
-        if self.is_settled || self.has_override {
-            quota.check_settle().map_err(too_much)?;
-        }
-        Ok(if self.is_settled { quota.with_settle() } else { quota })
+        read: fn(&str) -> Result<Rate, RateError>,
+        digits: ReadDigits,
+    ) -> Result<(Rate, Option<u64>), UnusableValue> {
+        let algorithm = self.definition.algorithm;
+        let count = rate.read(|text| parameter::rate(algorithm, text, read))?;
+        let most = burst.map(|it| it.read(|text| parameter::burst(algorithm, text, digits)));
+        Ok((count, most.transpose()?))
+    }
+
+    fn quota_of(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, QuotaError> {
+        self.definition.quota(rate, burst, self.definition.is_settled.get())
     }
 }
 
@@ -154,23 +135,16 @@ impl Given {
         given.ok_or(AdminError::Variable { parameter, argument })
     }
 
-    fn rate(&self, read: fn(&str) -> Result<Rate, RateError>) -> Result<Rate, AdminError> {
-        read(&self.text).map_err(|error| self.invalid(&error.to_string()))
-    }
-
-    /// The number of a capacity or burst.
-    fn units(&self, parameter: BurstParameter, read: ReadDigits) -> Result<u64, AdminError> {
-        let least = u64::from(parameter != BurstParameter::Burst);
-        let expected = || format!("it must be a number from {least} to {}", rate::MAX_EXACT);
-        let number = read(&self.text).ok().filter(|number| *number >= least);
-        number.ok_or_else(|| self.invalid(&expected()))
-    }
-
-    fn invalid(&self, reason: &str) -> AdminError {
-        AdminError::invalid(self.name, &self.text, reason)
+    /// Reads it as a parameter, whose name is another one if it is of an argument.
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&str) -> Result<T, UnusableValue>,
+    ) -> Result<T, UnusableValue> {
+        read(&self.text).map_err(|error| UnusableValue { name: self.name, ..error })
     }
 
     fn too_much(&self, error: QuotaError) -> AdminError {
-        AdminError::Quota { name: self.name, value: self.text.clone(), error }
+        let (name, value) = (self.name, self.text.clone());
+        UnusableValue { name, value, error: ValueError::Quota(error) }.into()
     }
 }

@@ -1,36 +1,37 @@
+use std::cell::Cell;
+
 use super::*;
+use crate::conf::limit::Definition;
 use crate::limit::Algorithm;
 use crate::rate::SECOND;
 
-const KNOWN: ManagedLimit<'_> = ManagedLimit {
-    name: "api",
-    store: "redis://127.0.0.1:6379",
-    algorithm: Algorithm::TokenBucket,
-    rate: "100r/m",
-    burst: None,
-    block: 0,
-    has_override: true,
-    is_settled: false,
-    is_cached: true,
-    lease: 0,
-};
+fn known() -> Definition<'static> {
+    let (name, rate, has_override) = ("api", "100r/m", true);
+    Definition { name, rate, has_override, is_cached: Cell::new(true), ..Definition::default() }
+}
+
+fn managed(definition: Definition<'static>) -> ManagedLimit<'static> {
+    let definition = Box::leak(Box::new(definition));
+    ManagedLimit { definition, store: "redis://127.0.0.1:6379" }
+}
 
 fn limits() -> [ManagedLimit<'static>; 5] {
     [
-        KNOWN,
-        ManagedLimit { name: "tiers", rate: "$rate", burst: Some("$most"), ..KNOWN },
-        ManagedLimit {
+        known(),
+        Definition { name: "tiers", rate: "$rate", burst: Some("$most"), ..known() },
+        Definition {
             name: "login",
             algorithm: Algorithm::Gcra,
             rate: "5r/m",
             burst: Some("2"),
             block: 60 * SECOND,
             has_override: false,
-            ..KNOWN
+            ..known()
         },
-        ManagedLimit { name: "queue", algorithm: Algorithm::LeakyBucket, ..KNOWN },
-        ManagedLimit { name: "daily", algorithm: Algorithm::FixedWindow, rate: "9r/d", ..KNOWN },
+        Definition { name: "queue", algorithm: Algorithm::LeakyBucket, ..known() },
+        Definition { name: "daily", algorithm: Algorithm::FixedWindow, rate: "9r/d", ..known() },
     ]
+    .map(managed)
 }
 
 /// The operation of a request: the name of the limit, the key, the most that can be spent at once, and the change.
@@ -38,7 +39,7 @@ fn read(method: &str, query: &str) -> Result<(String, Vec<u8>, u64, Change), Adm
     let limits = limits();
     match Operation::read(method.as_bytes(), query.as_bytes(), &limits)? {
         Operation::Client(Management { limit, key, quota, change }) => {
-            Ok((limit.name.to_owned(), key, quota.limit(), change))
+            Ok((limit.definition.name.to_owned(), key, quota.limit(), change))
         }
         other => panic!("{method} ?{query}: {other:?}"),
     }
@@ -241,13 +242,15 @@ fn values_that_are_unusable() {
     let longest = Change::Block(36_500 * 86_400 * SECOND);
     reads("PATCH", "limit=api&key=k&block=36500d", "api", 100, longest);
     let month = "\"rate=1r/month\" is by the month of the calendar, which is for algorithm=fixed_window only";
-    fails("PUT", &put("rate=1r/month"), 400, month);
+    for rest in ["rate=1r/month", "rate=1r/month&capacity=5"] {
+        fails("PUT", &put(rest), 400, month);
+    }
 }
 
 #[test]
 fn an_override_must_count_its_debts() {
     for is_settled in [true, false] {
-        let limits = [ManagedLimit { is_settled, ..KNOWN }];
+        let limits = [managed(Definition { is_settled: Cell::new(is_settled), ..known() })];
         let read = |query: &str| Operation::read(b"PUT", query.as_bytes(), &limits);
         let error = read("limit=api&key=k&rate=1r/52w&capacity=20").unwrap_err().to_string();
         let expected = "would take more than a hundred years to regain a debt of ten times as much";

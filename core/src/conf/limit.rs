@@ -1,20 +1,24 @@
 //! A line `rate_limit_redis`: its parameters, and what they make together.
 
+use std::rc::Rc;
+
 use super::Setting;
 use crate::algorithm::Undelayed;
 use crate::charge::Effect;
 use crate::conf::DirectiveError;
-use crate::limit::{Algorithm, Quota, QuotaError};
+use crate::limit::{Algorithm, Quota};
 use crate::rate::{Rate, saturated};
-use crate::text::log::Escaped;
 
+mod definition;
 mod doubts;
-mod parameter;
+pub(crate) mod parameter;
 #[cfg(test)]
 mod tests;
 mod words;
 
+pub use definition::Definition;
 pub use doubts::twice;
+pub use parameter::{UnusableValue, ValueError};
 pub use words::{LimitWords, is_off, parameter_names};
 
 /// When a limit decides.
@@ -37,34 +41,22 @@ impl Phase {
 pub struct LimitLine<'a, V> {
     /// The key of a request.
     pub key: V,
-    /// The name that identifies the limit.
-    pub name: &'a str,
-    /// The algorithm that counts.
-    pub algorithm: Algorithm,
+    /// What its name stands for.
+    pub definition: Rc<Definition<'a>>,
     /// The rate at which units come back.
     pub rate: Setting<Rate, V>,
-    /// `rate=`, as it is written.
-    pub rate_text: &'a str,
-    /// `capacity=` or `burst=`, as it is written.
-    pub burst_text: Option<&'a str>,
     /// `capacity=` or `burst=`, as the algorithm has it.
     pub burst: Option<Setting<u64, V>>,
     /// The cost of a request.
     pub cost: Setting<u64, V>,
     /// The real cost of a request, once it is known.
     pub settle: Option<V>,
-    /// How long a client that exceeds the limit is blocked, in µs; 0: not at all.
-    pub block: u64,
-    /// Whether a client may have a rate and capacity of its own.
-    pub has_override: bool,
     /// The part of the excess that a leaky bucket does not delay.
     pub undelayed: Option<Undelayed>,
     /// When it decides.
     pub phase: Phase,
     /// The effect of its verdict on a request.
     pub effect: Effect,
-    /// The definition that the name stands for, without the store, as it is written.
-    pub written: String,
     /// The quota of a client, if neither rate nor burst is a variable.
     pub known_quota: Option<Quota>,
 }
@@ -72,17 +64,18 @@ pub struct LimitLine<'a, V> {
 impl<V> LimitLine<'_, V> {
     /// Whether its commands have no more than plain arguments.
     pub fn is_plain(&self) -> bool {
-        self.effect == Effect::Enforced && self.block == 0 && !self.has_override
+        let Definition { block, has_override, .. } = *self.definition;
+        self.effect == Effect::Enforced && block == 0 && !has_override
     }
 
     /// Reads the rate of a request.
     pub fn read_rate(&self, text: &str) -> Result<Rate, LimitError> {
-        parameter::rate(self.algorithm, text, Rate::saturating)
+        Ok(parameter::rate(self.definition.algorithm, text, Rate::saturating)?)
     }
 
     /// Reads the capacity or burst of a request.
     pub fn read_burst(&self, text: &str) -> Result<u64, LimitError> {
-        parameter::burst(self.algorithm, text, saturated)
+        Ok(parameter::burst(self.definition.algorithm, text, saturated)?)
     }
 
     /// Reads what a request spends.
@@ -103,22 +96,15 @@ impl<V> LimitLine<'_, V> {
 
     /// The quota of a client at this rate, with this capacity or burst.
     pub fn quota(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, LimitError> {
-        let parameter = self.algorithm.burst_parameter();
-        let limit = parameter.limit(rate, burst);
-        let in_parameter = |error| {
-            let (parameter, value) = match parameter.name().zip(burst) {
+        let quota = self.definition.quota(rate, burst, self.settle.is_some());
+        Ok(quota.map_err(|error| {
+            let parameter = self.definition.algorithm.burst_parameter();
+            let (name, value) = match parameter.name().zip(burst) {
                 Some((name, burst)) => (name, burst.to_string()),
                 None => ("rate", rate.to_string()),
             };
-            LimitError::Quota { parameter, value, error }
-        };
-        let quota = Quota::new(self.algorithm, rate, limit).map_err(in_parameter)?;
-        // Units beyond what an override, or the line after it, allows are owed.
-        if self.settle.is_some() || self.has_override {
-            quota.check_settle().map_err(in_parameter)?;
-        }
-        let quota = quota.with_block(self.block);
-        Ok(if self.has_override { quota.with_override() } else { quota })
+            UnusableValue { name, value, error: ValueError::Quota(error) }
+        })?)
     }
 }
 
@@ -175,29 +161,9 @@ pub enum LimitError {
         /// The algorithm of the line.
         algorithm: Algorithm,
     },
-    /// The value of a parameter is not what it must be.
-    #[error(
-        "invalid {parameter} \"{}\" in \"rate_limit_redis\" directive: {reason}",
-        Escaped(value.as_bytes())
-    )]
-    Invalid {
-        /// The name of the parameter.
-        parameter: &'static str,
-        /// The value.
-        value: String,
-        /// Why.
-        reason: String,
-    },
-    /// The values of rate and burst are valid, but no quota together.
-    #[error("\"{parameter}={value}\" in \"rate_limit_redis\" directive {error}")]
-    Quota {
-        /// The name of the parameter that is too much.
-        parameter: &'static str,
-        /// The value.
-        value: String,
-        /// Why.
-        error: QuotaError,
-    },
+    /// The value of a parameter cannot be used.
+    #[error("{}", .0.within(" in \"rate_limit_redis\" directive"))]
+    Value(#[from] UnusableValue),
     /// A word is no text.
     #[error(transparent)]
     Word(#[from] DirectiveError),
@@ -206,8 +172,7 @@ pub enum LimitError {
 impl LimitError {
     /// The error that the value of a parameter is not what it must be.
     pub(super) fn invalid(parameter: &'static str, value: &str, expected: &str) -> Self {
-        let reason = format!("it must be {expected}");
-        Self::Invalid { parameter, value: value.to_owned(), reason }
+        UnusableValue::invalid(parameter, value, format!("it must be {expected}")).into()
     }
 
     /// The error that the name of a limit is none.

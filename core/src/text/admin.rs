@@ -3,6 +3,7 @@
 use super::json::{Object, object};
 use super::number::seconds;
 use crate::admin::{AdminError, ManagedLimit, Management};
+use crate::conf::limit::Definition;
 use crate::manage::{Change, ClientState};
 use crate::overrides::Override;
 use crate::rate::SECOND;
@@ -44,7 +45,7 @@ pub fn top(clients: &[TopKey]) -> String {
 
 /// The state of a client.
 pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
-    let limit = managed.limit;
+    let limit = managed.limit.definition;
     written(|answer| {
         answer.string("limit", limit.name);
         answer.string("key", &shown_key(&managed.key));
@@ -54,7 +55,7 @@ pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
         answer.value("retry_after", seconds(state.retry_after));
         answer.value("blocked_for", seconds(state.blocked_for));
         answer.value("debt", state.debt);
-        match state.leased(limit.lease > 0) {
+        match state.leased(limit.lease_span() > 0) {
             None => answer.value("leased", "null"),
             Some(units) => answer.value("leased", units),
         }
@@ -68,29 +69,30 @@ pub fn client(managed: &Management<'_>, state: &ClientState) -> String {
 
 /// When a change that is made now holds on all machines, in µs from now: until then rejections that are cached and units
 /// that were taken ahead may still count.
-fn everywhere_in(limit: &ManagedLimit<'_>, state: &ClientState) -> u64 {
-    let cached = if limit.is_cached { CACHED } else { 0 };
-    cached.max(state.leases_end_in(limit.lease))
+fn everywhere_in(limit: &Definition<'_>, state: &ClientState) -> u64 {
+    let cached = if limit.is_cached.get() { CACHED } else { 0 };
+    cached.max(state.leases_end_in(limit.lease_span()))
 }
 
 fn add_limit(row: &mut Object<'_>, limit: &ManagedLimit<'_>) {
-    row.string("name", limit.name);
+    let Definition { name, algorithm, rate, burst, block, has_override, .. } = *limit.definition;
+    row.string("name", name);
     row.string("store", limit.store);
-    row.string("algorithm", limit.algorithm.name());
-    row.string("rate", limit.rate);
+    row.string("algorithm", algorithm.name());
+    row.string("rate", rate);
     if let Some(name) = limit.burst_name() {
-        match (limit.known_burst(), limit.burst) {
+        match (limit.known_burst(), burst) {
             (Some(number), _) => row.value(name, number),
             (None, Some(written)) => row.string(name, written),
             // The default is the n of the rate.
             (None, None) => row.value(name, "null"),
         }
     }
-    row.value("block", seconds(limit.block));
-    row.value("override", limit.has_override);
+    row.value("block", seconds(block));
+    row.value("override", has_override);
 }
 
-fn add_override(row: &mut Object<'_>, limit: &ManagedLimit<'_>, own: &Override) {
+fn add_override(row: &mut Object<'_>, limit: &Definition<'_>, own: &Override) {
     row.string("rate", &own.rate.to_string());
     let parameter = limit.algorithm.burst_parameter();
     if let Some((name, number)) = parameter.name().zip(parameter.value(own.limit)) {
@@ -112,7 +114,7 @@ pub fn described(managed: &Management<'_>) -> String {
         Change::Block(time) => format!("block for {} s", seconds(time)),
         Change::RemoveOverride => "remove the override".to_owned(),
         Change::SetOverride { rate, limit, lasts } => {
-            let parameter = managed.limit.algorithm.burst_parameter();
+            let parameter = managed.limit.definition.algorithm.burst_parameter();
             let burst = parameter.name().zip(parameter.value(limit));
             let burst = burst.map_or(String::new(), |(name, value)| format!(" {name}={value}"));
             let lasts =

@@ -167,7 +167,7 @@ fn excessive_cost<V>(line: &LimitLine<'_, V>) -> Option<String> {
         format!(
             "\"cost={cost}\" is above all that the limit \"{}\" can hold, {limit}: every request will be \
              rejected",
-            line.name
+            line.definition.name
         )
     })
 }

@@ -183,9 +183,9 @@ fn names() {
                  a-z 0-9 _ - .";
     refused(&[("rate_limit_redis a rate=1r/s name=\u{e4}", shown)]);
     refused_twice(A, "name=a", "name=");
-    assert_eq!(good(A).name, "default");
+    assert_eq!(good(A).definition.name, "default");
     for name in ["a.b-c_D9", &"n".repeat(64)] {
-        assert_eq!(good(&format!("{A} name={name}")).name, name);
+        assert_eq!(good(&format!("{A} name={name}")).definition.name, name);
     }
 }
 
@@ -197,12 +197,12 @@ fn algorithms() {
     refused_values(A, "algorithm", &values, known);
     refused_values(A, "algorithm", &["interval_bucket"], known);
     refused_twice(A, "algorithm=gcra", "algorithm=");
-    assert_eq!(good(A).algorithm, Algorithm::TokenBucket);
+    assert_eq!(good(A).definition.algorithm, Algorithm::TokenBucket);
     for name in Algorithm::ALL.map(Algorithm::name) {
-        assert_eq!(good(&format!("{A} algorithm={name}")).algorithm.name(), name);
+        assert_eq!(good(&format!("{A} algorithm={name}")).definition.algorithm.name(), name);
     }
     let month = good("rate_limit_redis a rate=7r/month algorithm=fixed_window");
-    assert_eq!(month.algorithm, Algorithm::FixedWindow);
+    assert_eq!(month.definition.algorithm, Algorithm::FixedWindow);
 }
 
 #[test]
@@ -260,7 +260,8 @@ fn refills() {
     refused_values(&format!("{A} algorithm=token_bucket"), "refill", &["none"], right);
     refused_twice(A, "refill=interval", "refill=");
     refused(&[("rate_limit_redis a rate=1r/s refill", &with_value("refill"))]);
-    let algorithm = |words: &str| good(&format!("rate_limit_redis a rate=10r/s {words}")).algorithm;
+    let algorithm =
+        |words: &str| good(&format!("rate_limit_redis a rate=10r/s {words}")).definition.algorithm;
     assert_eq!(algorithm("refill=continuous"), Algorithm::TokenBucket);
     assert_eq!(algorithm("capacity=50 refill=interval"), Algorithm::IntervalBucket);
     assert_eq!(algorithm("refill=interval algorithm=token_bucket"), Algorithm::IntervalBucket);
@@ -334,7 +335,7 @@ fn blocks() {
             "\"block=\" and \"dry_run\" of the \"rate_limit_redis\" directive exclude each other",
         ),
     ]);
-    assert_eq!(good(A).block, 0);
+    assert_eq!(good(A).definition.block, 0);
     for (text, time) in [
         ("1ms", 1_000),
         ("90", 90 * SECOND),
@@ -344,7 +345,7 @@ fn blocks() {
     ] {
         let words = format!("{A} 'block={text}'");
         let line = good(&words);
-        assert_eq!(line.block, time, "{text}");
+        assert_eq!(line.definition.block, time, "{text}");
         assert_eq!(line.known_quota.map(|quota| quota.block()), Some(time), "{text}");
     }
 }
@@ -397,7 +398,7 @@ fn parameters_of_algorithms() {
                 let parameter = format!("{name}{value}");
                 let line = format!("{A} algorithm={algorithm} {parameter}");
                 match own.contains(&format!("\"{name}\"")) {
-                    true => assert_eq!(good(&line).algorithm.name(), algorithm),
+                    true => assert_eq!(good(&line).definition.algorithm.name(), algorithm),
                     false => assert_eq!(error(&line), foreign(&parameter, algorithm, own)),
                 }
             }
@@ -559,7 +560,8 @@ fn what_is_compiled() {
 /// The words in which lines that share a name must agree.
 #[test]
 fn definitions() {
-    let written = |words: &str| good(&format!("rate_limit_redis {words}")).written;
+    let written =
+        |words: &str| good(&format!("rate_limit_redis {words}")).definition.written.clone();
     for (one, other) in [
         ("a rate=1r/s", "a rate=2r/s"),
         ("a rate=60r/m", "a rate=1r/s"),

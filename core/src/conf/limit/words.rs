@@ -1,8 +1,9 @@
 //! The words of a line: which parameters it has, and which of them its algorithm takes.
 
 use std::iter;
+use std::rc::Rc;
 
-use super::{LimitError, LimitLine, Phase, parameter};
+use super::{Definition, LimitError, LimitLine, Phase, parameter};
 use crate::algorithm::BurstParameter;
 use crate::algorithm::Undelayed;
 use crate::charge::Effect;
@@ -71,28 +72,22 @@ impl<'a> LimitWords<'a> {
     ) -> Result<LimitLine<'a, V>, E> {
         let (parameters, algorithm, compile) = (&self.parameters, self.algorithm, &mut compile);
         let key = compile(self.key)?;
-        let rate =
-            Setting::new(self.rate, |text| parameter::rate(algorithm, text, str::parse), compile)?;
-        let burst = |text: &str| parameter::burst(algorithm, text, whole);
+        let rate = |text: &str| parameter::rate(algorithm, text, str::parse);
+        let rate = Setting::new(self.rate, |text| Ok::<_, LimitError>(rate(text)?), compile)?;
+        let burst = |text: &str| Ok::<_, LimitError>(parameter::burst(algorithm, text, whole)?);
         let burst = self.burst.map(|text| Setting::new(text, burst, compile)).transpose()?;
         let cost = parameters.cost.unwrap_or(DEFAULT_COST);
         let cost = Setting::new(cost, |text| parameter::cost(text, whole), compile)?;
         let mut line = LimitLine {
             key,
-            name: self.name,
-            algorithm,
-            rate_text: self.rate,
-            burst_text: self.burst,
             rate,
             burst,
             cost,
             settle: parameters.settle.map(|text| settle(text, compile)).transpose()?,
-            block: parameters.block()?,
-            has_override: parameters.has_override,
+            definition: Rc::new(self.definition()?),
             undelayed: self.undelayed,
             phase: parameters.phase()?,
             effect: if parameters.dry_run { Effect::DryRun } else { Effect::Enforced },
-            written: parameters.written(algorithm),
             known_quota: None,
         };
         let burst = match &line.burst {
@@ -101,10 +96,18 @@ impl<'a> LimitWords<'a> {
         };
         let known = line.rate.literal().zip(burst);
         line.known_quota = known.map(|(rate, burst)| line.quota(rate, burst)).transpose()?;
-        if line.has_override && line.known_quota.is_none() {
+        if parameters.has_override && line.known_quota.is_none() {
             return Err(LimitError::OverrideAndVariable.into());
         }
         Ok(line)
+    }
+
+    fn definition(&self) -> Result<Definition<'a>, LimitError> {
+        let Self { name, algorithm, rate, burst, .. } = *self;
+        let (block, has_override) = (self.parameters.block()?, self.parameters.has_override);
+        let written = self.parameters.written(algorithm);
+        let shared = Definition::default();
+        Ok(Definition { name, algorithm, rate, burst, block, has_override, written, ..shared })
     }
 }
 

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::num::NonZeroU64;
 
 use super::*;
@@ -6,19 +7,13 @@ use crate::limit::{Algorithm, Quota};
 use crate::manage::Change;
 use crate::overrides::Applied;
 
-fn limit(algorithm: Algorithm) -> ManagedLimit<'static> {
-    ManagedLimit {
-        name: "api",
-        store: "edge",
-        algorithm,
-        rate: "100r/m",
-        burst: None,
-        block: 0,
-        has_override: true,
-        is_settled: false,
-        is_cached: false,
-        lease: 0,
-    }
+fn limit(algorithm: Algorithm) -> Definition<'static> {
+    let (name, rate, has_override) = ("api", "100r/m", true);
+    Definition { name, algorithm, rate, has_override, ..Definition::default() }
+}
+
+fn managed<'a>(definition: &'a Definition<'a>) -> ManagedLimit<'a> {
+    ManagedLimit { definition, store: "edge" }
 }
 
 #[test]
@@ -26,13 +21,14 @@ fn the_limits_as_they_are_written() {
     let bucket = limit(Algorithm::TokenBucket);
     let all = [
         bucket.clone(),
-        ManagedLimit { rate: "$rate", ..bucket.clone() },
-        ManagedLimit { rate: "$rate", burst: Some("$most"), ..bucket.clone() },
-        ManagedLimit { burst: Some("7"), block: 1_500_000, has_override: false, ..bucket },
+        Definition { rate: "$rate", ..bucket.clone() },
+        Definition { rate: "$rate", burst: Some("$most"), ..bucket.clone() },
+        Definition { burst: Some("7"), block: 1_500_000, has_override: false, ..bucket },
         limit(Algorithm::Gcra),
-        ManagedLimit { burst: Some("3"), ..limit(Algorithm::LeakyBucket) },
+        Definition { burst: Some("3"), ..limit(Algorithm::LeakyBucket) },
         limit(Algorithm::SlidingLog),
     ];
+    let all: Vec<_> = all.iter().map(managed).collect();
     let expected = concat!(
         r#"{"limits":[{"name":"api","store":"edge","algorithm":"token_bucket","rate":"100r/m","#,
         r#""capacity":100,"block":0,"override":true},"#,
@@ -55,7 +51,8 @@ fn the_limits_as_they_are_written() {
 
 #[test]
 fn a_client() {
-    let limit = limit(Algorithm::Gcra);
+    let definition = limit(Algorithm::Gcra);
+    let limit = managed(&definition);
     let quota = Quota::new(Algorithm::Gcra, "1000r/h".parse().unwrap(), 5).unwrap();
     let key = b"a\"\xff\xc3\xa4".to_vec();
     let managed = Management { limit: &limit, key, quota, change: Change::Look };
@@ -80,8 +77,7 @@ fn a_client() {
     );
     assert_eq!(client(&managed, &state), expected);
 
-    let cached = ManagedLimit { is_cached: true, ..limit };
-    let managed = Management { limit: &cached, ..managed };
+    definition.is_cached.set(true);
     let lasting = ClientState { held_for: 0, own: Some(Override { ends: None, ..own }), ..state };
     let end = r#""ends":null},"everywhere_in":1}"#;
     assert!(client(&managed, &lasting).ends_with(end));
@@ -92,7 +88,9 @@ fn a_client() {
 /// The fields of the answer about leases, where the locations of a limit have such of so many seconds, and Redis counts the units of
 /// a client for so many seconds more.
 fn leases(algorithm: Algorithm, lease: u64, held_for: u64) -> String {
-    let limit = ManagedLimit { lease: lease * SECOND, is_cached: true, ..limit(algorithm) };
+    let (lease, is_cached) = (Cell::new(lease * 1_000), Cell::new(true));
+    let limit = Definition { lease, is_cached, ..limit(algorithm) };
+    let limit = self::managed(&limit);
     let quota = Quota::new(algorithm, "100r/m".parse().unwrap(), 100).unwrap();
     let state = ClientState::new(&Applied { stored: Stored::default(), quota, own: None }, SECOND);
     let state = ClientState { held: 6, held_for: held_for * SECOND, ..state };
@@ -165,6 +163,7 @@ fn changes_for_the_log() {
         (Algorithm::SlidingLog, set(0), "override rate=10r/m"),
     ] {
         let limit = limit(algorithm);
+        let limit = managed(&limit);
         let quota = Quota::new(algorithm, "100r/m".parse().unwrap(), 1).unwrap();
         let managed = Management { limit: &limit, key: b"k".to_vec(), quota, change };
         assert_eq!(described(&managed), text);
