@@ -114,7 +114,7 @@ fn submit<'r>(
     now: u64,
     wait: fn(Request<'r>) -> Step,
 ) -> Step {
-    let store = context.request.limits().first().and_then(|limit| limit.limit.store());
+    let store = context.request.limits().first().and_then(|limit| limit.line.store());
     let driver = r.main_conf().zip(store).and_then(|(main, store)| main.driver(store));
     let taken = context.request.take_leases(shared, now, |renewal| r.keep(renewal).ok());
     let Some(driver) = driver.filter(|_| taken.is_some()) else { return Step::INTERNAL_ERROR };
@@ -266,7 +266,7 @@ fn log_group<'r>(r: Request<'r>, request: &LimitedRequest<'r>, effect: Effect) {
     };
     let Some(shown) = shown else { return };
     let Some(verdict) = shown.verdict() else { return };
-    let decided = Decided { limit: shown.limit.name(), what: several, level, log: location_log };
+    let decided = Decided { limit: shown.line.name(), what: several, level, log: location_log };
     if !admits(policy.log.rate, decided) {
         return;
     }
@@ -284,7 +284,7 @@ fn log_group<'r>(r: Request<'r>, request: &LimitedRequest<'r>, effect: Effect) {
 /// not logged need not keep it. A limit outside of any location may have a store without an HMAC: its keys are not shown
 /// where HMACs are to be.
 fn shown_key<'r>(r: Request<'r>, limit: &Evaluated<'r>, log_key: LogKey) -> ShownKey<'r> {
-    let (conf, stored_key) = (limit.limit, limit.charge.key);
+    let (conf, stored_key) = (limit.line, limit.charge.key);
     match (log_key, conf.key_hmac()) {
         (LogKey::On, None) => ShownKey::Own(stored_key),
         (LogKey::On, Some(_)) => {

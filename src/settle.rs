@@ -40,7 +40,7 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
     }
     let local = request.take_local();
     for limit in request.reservations() {
-        let reservations = limit.limit.reservations(shared);
+        let reservations = limit.line.reservations(shared);
         let driver = driver_of(r, limit);
         let Some(cost) = real_cost(r, limit) else {
             reservations.stand();
@@ -73,13 +73,13 @@ fn settle_phase(r: Request<'_>, request: &LimitedRequest<'_>, shared: &Shared) {
 
 /// The client of the store in which a limit was charged, if it was.
 fn driver_of(r: Request<'_>, limit: &Evaluated<'_>) -> Option<&'static Driver> {
-    let store = limit.limit.store().filter(|_| limit.is_charged())?;
+    let store = limit.line.store().filter(|_| limit.is_charged())?;
     r.main_conf()?.driver(store)
 }
 
 /// The real cost of a request; `None` if its reservation stands.
 fn real_cost(r: Request<'_>, limit: &Evaluated<'_>) -> Option<u64> {
-    let cost = limit.limit.real_cost(r);
+    let cost = limit.line.real_cost(r);
     cost.unwrap_or_else(|error| {
         unusable(r.log(), &error, limit.name());
         None

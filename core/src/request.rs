@@ -187,7 +187,7 @@ fn verdicts(local: &LocalCharges<'_>) -> impl Iterator<Item = Option<Verdict>> {
 impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Whether every limit can have a lease.
     fn has_leases(&self) -> bool {
-        self.policy.lease > 0 && self.limits.iter().all(|limit| limit.limit.has_leases())
+        self.policy.lease > 0 && self.limits.iter().all(|limit| limit.line.has_leases())
     }
 
     /// Spends units of the leases, if there are enough of each: the verdicts are set then.
@@ -221,10 +221,10 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         // A command of cost 0 brings no lease.
         let may_spend = |limit: &Evaluated<'_, M::Limit>| {
             let has_lease = || machine.holding(limit).is_some_and(|it| it.is_living(now));
-            limit.limit.has_leases() && (limit.charge.cost > 0 || has_lease())
+            limit.line.has_leases() && (limit.charge.cost > 0 || has_lease())
         };
         let spends = self.limits.iter().all(may_spend);
-        for limit in self.limits.iter().filter(|limit| limit.limit.has_leases()) {
+        for limit in self.limits.iter().filter(|limit| limit.line.has_leases()) {
             let taken = machine.take_lease(limit, now, until);
             let lease = match spends {
                 true => taken.lease(limit.charge.quota, span, now),

@@ -112,7 +112,7 @@ pub(super) fn count_undecided(
     status: Status,
     shared: &Shared,
 ) {
-    let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.limit, limit));
+    let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.line, limit));
     for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
         if limit.key(r).is_ok_and(|key| !key.is_empty()) {
             limit.record(shared).count_request(match limit.line.effect {

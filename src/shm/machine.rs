@@ -70,7 +70,7 @@ impl Machine for Shared {
         self.leases().spend(charges, now, &mut |index, verdict| {
             act(index, verdict);
             if let Some(limit) = limits.get(index) {
-                let record = limit.limit.record(self);
+                let record = limit.line.record(self);
                 record.count_units(LeaseUnits::Used, limit.charge.cost);
             }
         })
@@ -89,7 +89,7 @@ impl Machine for Shared {
     }
 
     fn renew_lease(&self, limit: &Evaluated<'_, LimitConf>, taken: Taken, outcome: &Outcome) {
-        let record = limit.limit.record(self);
+        let record = limit.line.record(self);
         // A limit without a number is of this worker alone.
         let number = self.number(record).map_or(u64::MAX, |number| number as u64);
         let Renewed { granted, returned, lapsed, evicted } =
@@ -107,7 +107,7 @@ impl Machine for Shared {
     // The states of clients that are decided locally.
 
     fn has_charges(&self, limit: &Evaluated<'_, LimitConf>, now: u64) -> bool {
-        self.may_have_charges(now) && limit.limit.record(self).may_have_charges(now)
+        self.may_have_charges(now) && limit.line.record(self).may_have_charges(now)
     }
 
     fn decide_locally<'a>(
@@ -226,7 +226,7 @@ impl Shared {
     fn regains_in(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
         if reset > 0 {
             let whole = monotonic_micros().saturating_add(reset);
-            limit.limit.record(self).charge_until(whole);
+            limit.line.record(self).charge_until(whole);
             self.header.whole.fetch_max(whole, Ordering::Relaxed);
         }
     }

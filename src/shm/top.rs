@@ -111,7 +111,7 @@ impl TopZone {
     pub(crate) fn count(&self, request: &LimitedRequest<'_>) {
         let now = turn_start();
         for limit in request.group(Effect::Enforced).filter(|limit| limit.is_violated()) {
-            let own = limit.limit.sketch(self);
+            let own = limit.line.sketch(self);
             if let Some(index) = own.index {
                 self.with(index, |head, top| {
                     // A sketch may have been given to another limit, by a later configuration.

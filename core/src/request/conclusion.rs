@@ -65,7 +65,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Counts the reservations: for this machine, and, as far as Redis has charged them, at the client that is to settle them.
     fn reserve(&self, machine: &M, submission: Option<M::Submission>) {
         for limit in self.reservations() {
-            machine.add_reservation(limit.limit);
+            machine.add_reservation(limit.line);
             if let Some(submission) = submission.filter(|_| limit.is_charged()) {
                 submission.reserve();
             }
@@ -102,7 +102,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         for limit in self.limits {
             let has_decided = self.is_decided.get() && limit.verdict().is_some();
             let source = has_decided.then_some(source);
-            machine.count(limit.limit, source, self.status_of(limit, status));
+            machine.count(limit.line, source, self.status_of(limit, status));
         }
     }
 
@@ -204,12 +204,12 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     pub fn reservations(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + use<'a, M> {
         let limits = if self.is_rejected() { &[] } else { self.decided() };
         let is_charged = |limit: &Evaluated<'_, M::Limit>| limit.allows() || limit.is_charged();
-        limits.iter().filter(move |limit| limit.limit.settles() && is_charged(limit))
+        limits.iter().filter(move |limit| limit.line.settles() && is_charged(limit))
     }
 
     /// Whether any limit has `settle`: without a decision its charge must be given back.
     pub(super) fn has_reservations(&self) -> bool {
-        self.limits.iter().any(|limit| limit.limit.settles())
+        self.limits.iter().any(|limit| limit.line.settles())
     }
 
     /// The request has ended. Returns whether this is called for the first time.
@@ -359,7 +359,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
     /// Ends what the deny cache holds for other quotas of its clients: Redis may have changed their states.
     pub(super) fn end_denials(&self, machine: &M) {
         let varies = |quota: Option<&Quota>| quota.is_none_or(Quota::has_override);
-        for limit in self.limits.iter().filter(|limit| varies(limit.limit.known_quota())) {
+        for limit in self.limits.iter().filter(|limit| varies(limit.line.known_quota())) {
             machine.end_denials_of_others(limit, machine.now());
         }
     }

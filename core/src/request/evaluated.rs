@@ -33,7 +33,7 @@ pub trait ConfiguredLimit {
 #[derive(Debug)]
 pub struct Evaluated<'a, L> {
     /// The line of the configuration.
-    pub limit: &'a L,
+    pub line: &'a L,
     /// The charge, without a lease. Its quota is the client's own, if this machine knows of one.
     pub charge: Charge<'a>,
     /// Where clients may have quotas of their own.
@@ -78,9 +78,9 @@ pub struct Renewal {
 impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     /// A limit that is to be charged, and the quota of its line if its clients may have quotas of their own: that of the
     /// charge may be one.
-    pub fn new(limit: &'a L, charge: Charge<'a>, own: Option<&'a OwnQuota<'a>>) -> Self {
+    pub fn new(line: &'a L, charge: Charge<'a>, own: Option<&'a OwnQuota<'a>>) -> Self {
         Self {
-            limit,
+            line,
             charge,
             own,
             verdict: Cell::new(None),
@@ -93,7 +93,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     /// The name of the limit.
     pub fn name(&self) -> &'a str {
-        self.limit.name()
+        self.line.name()
     }
 
     /// The charge as the client of the store takes it, with the lease that it renews.
@@ -211,7 +211,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     /// Whether a rejection may come from the deny cache.
     pub(super) fn is_cacheable(&self) -> bool {
         let Charge { quota, cost, .. } = self.charge;
-        deny_cache::is_cacheable(quota, cost, self.limit.is_refundable())
+        deny_cache::is_cacheable(quota, cost, self.line.is_refundable())
     }
 
     /// Whether the limit does not allow the request.
@@ -231,7 +231,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
 
     /// How long the limit delays a request that it allows, in µs.
     pub fn delay(&self) -> u64 {
-        let Some(undelayed) = self.limit.undelayed() else { return 0 };
+        let Some(undelayed) = self.line.undelayed() else { return 0 };
         let (quota, cost) = (self.quota(), self.charge.cost);
         let delay = |verdict| quota.algorithm().delay(&verdict, quota, cost, undelayed);
         self.verdict.get().map_or(0, delay)

@@ -214,7 +214,7 @@ impl Machine for TestMachine {
     }
 
     fn has_charges(&self, limit: &Evaluated<'_, TestLine>, now: u64) -> bool {
-        self.whole.borrow().get(limit.limit.name()).is_some_and(|whole| now < *whole)
+        self.whole.borrow().get(limit.line.name()).is_some_and(|whole| now < *whole)
     }
 
     fn decide_locally<'a>(
@@ -229,7 +229,7 @@ impl Machine for TestMachine {
         local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
         for (limit, charge) in limits.iter().zip(charges.iter()) {
             let mut known = self.whole.borrow_mut();
-            let whole = known.entry(limit.limit.name().to_owned()).or_default();
+            let whole = known.entry(limit.line.name().to_owned()).or_default();
             *whole = (*whole).max(self.now() + charge.reset());
         }
         let fits = charges.iter().all(|charge| charge.answer() != LocalAnswer::NoRoom);
@@ -837,11 +837,11 @@ fn after_an_outage_the_local_table_is_used_for_the_limits_that_were_charged_alon
 #[test]
 fn a_quota_of_the_clients_own_is_followed() {
     let machine = TestMachine::new(ROOM);
-    let line = limit(1, Effect::Enforced, false);
-    let quota = leak(line.charge.quota.with_override());
-    let charge = Charge { quota, ..line.charge };
+    let plain = limit(1, Effect::Enforced, false);
+    let quota = leak(plain.charge.quota.with_override());
+    let charge = Charge { quota, ..plain.charge };
     let of_line = || Some(leak(OwnQuota::new(quota, charge.digest)));
-    let limits = leak(vec![Evaluated::new(line.limit, charge, of_line())]);
+    let limits = leak(vec![Evaluated::new(plain.line, charge, of_line())]);
     let request: TestRequest =
         LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
     assert_eq!(request.begin(&machine), Progress::Submit);
@@ -857,7 +857,7 @@ fn a_quota_of_the_clients_own_is_followed() {
     // The next request is evaluated with it, and Redis is given the quota of the line.
     let its = leak(own.quota(quota).unwrap());
     let its_charge = Charge { quota: its, digest: DIGEST.into(), ..charge };
-    let next = Evaluated::new(line.limit, its_charge, of_line());
+    let next = Evaluated::new(plain.line, its_charge, of_line());
     assert_eq!((next.charge.quota, next.with_lease().quota), (its, quota));
     assert_eq!(next.charge.client(), DIGEST ^ u128::from(its.fingerprint()));
     next.set_own(Some(own));
@@ -870,13 +870,13 @@ fn a_quota_of_the_clients_own_is_followed() {
 #[test]
 fn an_override_is_not_forgotten_if_the_second_submission_fails() {
     let machine = TestMachine::new(ROOM);
-    let line = limit(1, Effect::Enforced, false);
-    let quota = leak(line.charge.quota.with_override());
+    let plain = limit(1, Effect::Enforced, false);
+    let quota = leak(plain.charge.quota.with_override());
     let own = Override { rate: "7r/s".parse().unwrap(), limit: 70, ends: None };
     let its = leak(own.quota(quota).unwrap());
-    let charge = Charge { quota: its, ..line.charge };
+    let charge = Charge { quota: its, ..plain.charge };
     let of_line = Some(leak(OwnQuota::new(quota, charge.digest)));
-    let limits = leak(vec![Evaluated::new(line.limit, charge, of_line)]);
+    let limits = leak(vec![Evaluated::new(plain.line, charge, of_line)]);
     let request: TestRequest =
         LimitedRequest::new(policy(|policy| policy.lease = 1_000), limits, START);
     machine.put_lease(&limits[0]);
