@@ -64,6 +64,10 @@ impl request::Submission for Submission {
         self.driver.reserve();
     }
 
+    fn stand(&self) {
+        self.driver.stand();
+    }
+
     fn release(&self, refund: bool, wait: Option<u64>) {
         self.driver.release(self.key, refund, wait);
     }

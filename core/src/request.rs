@@ -24,6 +24,7 @@
 //! 6. The local table again, if Redis does not decide and the policy is `local`; else the policy alone.
 
 mod conclusion;
+mod end;
 mod evaluated;
 mod machine;
 #[cfg(test)]
@@ -61,6 +62,8 @@ pub struct LimitedRequest<'a, M: Machine> {
     limits: &'a [Evaluated<'a, M::Limit>],
     /// The request at the client of its store, from its submission until it is decided.
     submission: Cell<Option<M::Submission>>,
+    /// The submission by which Redis has charged what is to be settled, once that is decided.
+    reserved: Cell<Option<M::Submission>>,
     /// Whether the limits have decided: in Redis, by leases, in the deny cache or locally.
     is_decided: Cell<bool>,
     /// Whether the submission is the second one.
@@ -84,6 +87,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             policy,
             limits,
             submission: Cell::new(None),
+            reserved: Cell::new(None),
             is_decided: Cell::new(false),
             is_second: Cell::new(false),
             local: Cell::new(None),

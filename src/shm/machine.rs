@@ -12,7 +12,7 @@ use rate_limit_core::limit::Quota;
 use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
 use rate_limit_core::manage::table::{ManagedClient, ManagedTable};
 use rate_limit_core::manage::{Change, ClientState};
-use rate_limit_core::metrics::LeaseUnits;
+use rate_limit_core::metrics::{LeaseUnits, SettlementResult};
 use rate_limit_core::overrides::Override;
 use rate_limit_core::request::{Evaluated, Machine, NoRoom};
 use rate_limit_core::table::Table;
@@ -55,6 +55,12 @@ impl Machine for Shared {
     fn end_denials_of_others(&self, limit: &Evaluated<'_, LimitConf>, now: u64) {
         if self.may_be_denied(now) {
             self.denials().end_others(limit.charge.client(), limit.charge.quota.fingerprint());
+        }
+    }
+
+    fn end_denials_of(&self, limit: &Evaluated<'_, LimitConf>) {
+        if self.may_be_denied(monotonic_micros()) {
+            self.end_denials(limit.charge.client());
         }
     }
 
@@ -138,6 +144,18 @@ impl Machine for Shared {
         self.with_table(|table, now| local::give_back(table, now, charges));
     }
 
+    fn settle_locally(
+        &self,
+        limit: &Evaluated<'_, LimitConf>,
+        charge: &LocalCharge<'_>,
+        change: i64,
+    ) {
+        let settle = |table: &mut Table<'_>, now| local::settle(table, now, charge, change);
+        if let Some(reset) = self.with_table(settle) {
+            self.regains_in(limit, reset);
+        }
+    }
+
     // The changes to clients.
 
     fn note_override(
@@ -172,8 +190,29 @@ impl Machine for Shared {
         }
     }
 
+    // The reservations.
+
     fn add_reservation(&self, limit: &LimitConf) {
         limit.reservations(self).add();
+    }
+
+    fn end_reservation(&self, limit: &LimitConf, result: Option<SettlementResult>) {
+        let reservations = limit.reservations(self);
+        match result {
+            Some(result) => reservations.end(result),
+            None => reservations.stand(),
+        }
+    }
+
+    fn settle(
+        &self,
+        limit: &Evaluated<'_, LimitConf>,
+        submission: Submission,
+        since: u64,
+        change: i64,
+    ) {
+        let reservations = limit.line.reservations(self);
+        submission.driver.settle(&limit.of_line(), since, change, reservations);
     }
 }
 
@@ -182,14 +221,6 @@ impl Shared {
     /// Ends what is denied to the client of this digest.
     pub(crate) fn end_denials(&self, client: u128) {
         self.denials().end(client);
-    }
-
-    /// Ends what is denied to the client of a limit: a settlement charges it more, so that it can pass later than the denial
-    /// says.
-    pub(crate) fn end_denials_of(&self, limit: &Evaluated<'_, LimitConf>) {
-        if self.may_be_denied(monotonic_micros()) {
-            self.denials().end(limit.charge.client());
-        }
     }
 
     fn denials(&self) -> DenyTable<'static> {
@@ -208,19 +239,6 @@ impl Shared {
 
 /// Local decisions.
 impl Shared {
-    /// Settles what a limit has charged a request locally.
-    pub(crate) fn settle(
-        &self,
-        limit: &Evaluated<'_, LimitConf>,
-        charge: &LocalCharge<'_>,
-        change: i64,
-    ) {
-        let settle = |table: &mut Table<'_>, now| local::settle(table, now, charge, change);
-        if let Some(reset) = self.with_table(settle) {
-            self.regains_in(limit, reset);
-        }
-    }
-
     /// Something of the limit was spent that is regained in so many µs; 0: nothing was. On the monotonic clock: a wall clock
     /// that was far ahead must not prolong this.
     fn regains_in(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {

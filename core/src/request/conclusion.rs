@@ -1,10 +1,10 @@
-//! How a request was decided: the decision, who had a part in it, and what is counted, settled and put into the deny cache; and
+//! How a request was decided: the decision, who had a part in it, and what is counted and put into the deny cache; and
 //! the decisions of both phases as one, as header fields and variables show it.
 
 use std::iter;
 
 use super::evaluated::{judge, tightest};
-use super::{ConfiguredLimit, Evaluated, LimitedRequest, LocalCharges, Machine, Submission as _};
+use super::{ConfiguredLimit, Evaluated, LimitedRequest, Machine};
 use crate::charge::Effect;
 use crate::conf::Policy;
 use crate::conf::limit::Phase;
@@ -60,16 +60,6 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         }));
         self.count(machine, status, source, wait);
         self.reserve(machine, submission);
-    }
-
-    /// Counts the reservations: for this machine, and, as far as Redis has charged them, at the client that is to settle them.
-    fn reserve(&self, machine: &M, submission: Option<M::Submission>) {
-        for limit in self.reservations() {
-            machine.add_reservation(limit.line);
-            if let Some(submission) = submission.filter(|_| limit.is_charged()) {
-                submission.reserve();
-            }
-        }
     }
 
     /// The limit to show, if any has a verdict.
@@ -194,32 +184,6 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// The tightest of these limits that have a verdict.
     pub fn tightest(&self, effect: Effect) -> Option<&'a Evaluated<'a, M::Limit>> {
         tightest(self.group(effect))
-    }
-}
-
-/// Its end.
-impl<'a, M: Machine> LimitedRequest<'a, M> {
-    /// The limits whose charges are to be settled when the request has ended: those that have allowed it,
-    /// if it passes.
-    pub fn reservations(&self) -> impl Iterator<Item = &'a Evaluated<'a, M::Limit>> + use<'a, M> {
-        let limits = if self.is_rejected() { &[] } else { self.decided() };
-        let is_charged = |limit: &Evaluated<'_, M::Limit>| limit.allows() || limit.is_charged();
-        limits.iter().filter(move |limit| limit.line.settles() && is_charged(limit))
-    }
-
-    /// Whether any limit has `settle`: without a decision its charge must be given back.
-    pub(super) fn has_reservations(&self) -> bool {
-        self.limits.iter().any(|limit| limit.line.settles())
-    }
-
-    /// The request has ended. Returns whether this is called for the first time.
-    pub fn on_end(&self) -> bool {
-        !self.has_ended.replace(true)
-    }
-
-    /// Takes what the request has spent locally.
-    pub fn take_local(&self) -> Option<LocalCharges<'a>> {
-        self.local.take()
     }
 }
 

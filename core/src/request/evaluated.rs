@@ -141,7 +141,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
     }
 
     /// Since when so much of its charge in Redis can have been regained, by Redis's clock.
-    pub fn regained_from(&self, amount: u64) -> u64 {
+    pub(super) fn regained_from(&self, amount: u64) -> u64 {
         let quota = self.quota();
         quota.algorithm().regained_from(quota, self.charged.get(), amount)
     }

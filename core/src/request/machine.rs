@@ -7,7 +7,8 @@ use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
 use crate::lease::table::{Outcome, Taken};
 use crate::lease::{Granted, Holding};
-use crate::local::{LocalCharges, Mode};
+use crate::local::{LocalCharge, LocalCharges, Mode};
+use crate::metrics::SettlementResult;
 use crate::overrides::Override;
 
 /// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
@@ -33,6 +34,9 @@ pub trait Machine {
 
     /// Ends denials of the client for other quotas than that of the request.
     fn end_denials_of_others(&self, limit: &Evaluated<'_, Self::Limit>, now: u64);
+
+    /// Ends all denials of the client.
+    fn end_denials_of(&self, limit: &Evaluated<'_, Self::Limit>);
 
     // The leases.
 
@@ -72,6 +76,14 @@ pub trait Machine {
     /// Gives back what a request was charged locally. Its verdicts then show what the limits hold without it.
     fn give_back(&self, charges: &mut LocalCharges<'_>);
 
+    /// Settles what a limit has charged a request locally: it has cost so many units more; below zero, so many less.
+    fn settle_locally(
+        &self,
+        limit: &Evaluated<'_, Self::Limit>,
+        charge: &LocalCharge<'_>,
+        change: i64,
+    );
+
     // The changes to clients, as far as this machine knows them.
 
     /// Takes note of the override of the client of `limit`, or that it has none, by a reply of this time of Redis's clock.
@@ -94,8 +106,23 @@ pub trait Machine {
     /// request, if the limit had a part in that.
     fn count(&self, limit: &Self::Limit, source: Option<Source>, status: Option<Status>);
 
+    // The reservations.
+
     /// Counts a reservation that is to be settled.
     fn add_reservation(&self, limit: &Self::Limit);
+
+    /// A reservation has ended with this result; without one it stands as it was charged.
+    fn end_reservation(&self, limit: &Self::Limit, result: Option<SettlementResult>);
+
+    /// Has Redis settle what a submission was charged by a limit, which ends the reservation: it has cost `change` units
+    /// more; below zero, so many less. They can have been regained since `since`, in µs of Redis's clock.
+    fn settle(
+        &self,
+        limit: &Evaluated<'_, Self::Limit>,
+        submission: Self::Submission,
+        since: u64,
+        change: i64,
+    );
 }
 
 /// The new states of the limits do not fit into the table.
@@ -121,6 +148,9 @@ pub trait Submission: Copy {
 
     /// A charge is a reservation, which is to be settled when the request has ended.
     fn reserve(&self);
+
+    /// A reservation stands as it was charged.
+    fn stand(&self);
 
     /// Ends it. With `refund` what is still charged is given back. If Redis has decided it, `wait` is how long
     /// that took, in µs.

@@ -1,5 +1,7 @@
 //! Every kind of decision, on a machine of real tables.
 
+mod end;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,7 +16,8 @@ use crate::key::Head;
 use crate::lease::Holding;
 use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
-use crate::local;
+use crate::local::{self, LocalCharge};
+use crate::metrics::SettlementResult;
 use crate::overrides::Override;
 use crate::rate::SECOND;
 use crate::table::Table;
@@ -104,6 +107,8 @@ struct TestMachine {
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
     reservations: Cell<usize>,
+    /// The reservations that have ended on this machine.
+    ended: RefCell<Vec<Option<SettlementResult>>>,
     /// The overrides of clients that were noted.
     overrides: RefCell<HashMap<u128, Option<Override>>>,
     /// For how long clients are blocked, as it was noted, in µs.
@@ -122,6 +127,7 @@ impl TestMachine {
             counts: RefCell::default(),
             waits: Cell::new(0),
             reservations: Cell::new(0),
+            ended: RefCell::default(),
             overrides: RefCell::default(),
             blocks: RefCell::default(),
         }
@@ -188,6 +194,10 @@ impl Machine for TestMachine {
 
     fn end_denials_of_others(&self, _: &Evaluated<'_, TestLine>, _: u64) {}
 
+    fn end_denials_of(&self, limit: &Evaluated<'_, TestLine>) {
+        self.denials.borrow_mut().remove(&limit.charge.client());
+    }
+
     fn spend(
         &self,
         limits: &[Evaluated<'_, TestLine>],
@@ -241,6 +251,11 @@ impl Machine for TestMachine {
         local::give_back(&mut Table::open(&mut words), self.now(), charges);
     }
 
+    fn settle_locally(&self, _: &Evaluated<'_, TestLine>, charge: &LocalCharge<'_>, change: i64) {
+        let mut words = self.local.borrow_mut();
+        local::settle(&mut Table::open(&mut words), self.now(), charge, change);
+    }
+
     fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>, _: u64) {
         self.overrides.borrow_mut().insert(limit.charge.client(), own);
     }
@@ -260,6 +275,14 @@ impl Machine for TestMachine {
     fn add_reservation(&self, _: &TestLine) {
         self.reservations.set(self.reservations.get() + 1);
     }
+
+    fn end_reservation(&self, _: &TestLine, result: Option<SettlementResult>) {
+        self.ended.borrow_mut().push(result);
+    }
+
+    fn settle(&self, _: &Evaluated<'_, TestLine>, at: Sent, since: u64, change: i64) {
+        at.0.settled.borrow_mut().push((since, change));
+    }
 }
 
 /// A submission whose outcome is what a test says.
@@ -277,45 +300,10 @@ struct Reply {
     refunds: Cell<usize>,
     /// How many charges are reservations.
     reservations: Cell<usize>,
-}
-
-/// A block that Redis tells of holds in an outage as well, until Redis tells that it is over.
-#[test]
-fn a_block_is_known_in_an_outage() {
-    let machine = TestMachine::new(ROOM);
-    let policy = policy(|it| (it.on_error, it.deny_cache) = (OnError::Local, false));
-    let limits = limits(ENFORCED);
-    let request = |told: Result<Verdict, Error>| {
-        let request: TestRequest = LimitedRequest::new(policy, limits, START);
-        assert_eq!(request.begin(&machine), Progress::Submit);
-        let to = submit(&request, &machine);
-        let _ = match told {
-            Ok(verdict) => {
-                let answer = Answer { verdict: Some(verdict), ..answer(false, false) };
-                reply(&request, &machine, to, &[answer])
-            }
-            Err(error) => finish(&request, &machine, to, Err(error)),
-        };
-        // Redis forgets nothing here, and what passes locally does not count.
-        machine.whole.take();
-        limits[0].verdict().map(|verdict| (verdict.allowed, verdict.retry))
-    };
-    let away = || request(Err(Error::Down));
-    let rejection = verdict(false);
-    assert_eq!(away(), Some((true, Retry::No)));
-    let spent = request(Ok(rejection));
-    assert_eq!(spent, Some((false, rejection.retry)));
-    assert_eq!(away(), Some((true, Retry::No)), "that the quota is spent is no block");
-    let blocked = rejection.blocked_for(9 * SECOND);
-    assert_eq!(request(Ok(blocked)), Some((false, Retry::After(9 * SECOND))));
-    assert_eq!(away(), Some((false, Retry::After(9 * SECOND))));
-    request(Ok(rejection));
-    assert_eq!(away(), Some((true, Retry::No)), "the block is over");
-    let long = rejection.blocked_for(9_000 * SECOND);
-    request(Ok(long));
-    assert_eq!(away(), Some((false, Retry::After(9_000 * SECOND))));
-    assert_eq!(request(Ok(verdict(true))), Some((true, Retry::No)));
-    assert_eq!(away(), Some((true, Retry::No)), "unblocked");
+    /// How many of them stand.
+    standing: Cell<usize>,
+    /// Since when settlements can have been regained, and how much more they charge.
+    settled: RefCell<Vec<(u64, i64)>>,
 }
 
 impl Submission for Sent {
@@ -344,6 +332,10 @@ impl Submission for Sent {
     fn reserve(&self) {
         assert!(self.0.released.get().is_some(), "it is decided");
         self.0.reservations.set(self.0.reservations.get() + 1);
+    }
+
+    fn stand(&self) {
+        self.0.standing.set(self.0.standing.get() + 1);
     }
 
     fn release(&self, refund: bool, wait: Option<u64>) {
@@ -698,22 +690,6 @@ fn a_request_that_goes_while_it_waits_is_released() {
     }
 }
 
-#[test]
-fn reservations_are_those_of_a_request_that_passes() {
-    for allowed in [true, false] {
-        let machine = TestMachine::new(ROOM);
-        let limits = leak([limit(1, Effect::Enforced, true)]);
-        let request: TestRequest = LimitedRequest::new(policy(|_| ()), limits, START);
-        assert_eq!(request.begin(&machine), Progress::Submit);
-        let to = submit(&request, &machine);
-        let _ = reply(&request, &machine, to, &[answer(allowed, allowed)]);
-        let number = usize::from(allowed);
-        assert_eq!((request.reservations().count(), machine.reservations.get()), (number, number));
-        assert_eq!(to.reservations.get(), number);
-        assert!(request.on_end() && !request.on_end());
-    }
-}
-
 /// A request that Redis has rejected, while another command brings a lease.
 fn rejected_beside_leases() -> (TestRequest, TestMachine, Progress, &'static Reply) {
     let machine = TestMachine::new(ROOM);
@@ -809,6 +785,45 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
         });
         assert_eq!(10 - next.count(), used, "what was rejected is given back");
     }
+}
+
+/// A block that Redis tells of holds in an outage as well, until Redis tells that it is over.
+#[test]
+fn a_block_is_known_in_an_outage() {
+    let machine = TestMachine::new(ROOM);
+    let policy = policy(|it| (it.on_error, it.deny_cache) = (OnError::Local, false));
+    let limits = limits(ENFORCED);
+    let request = |told: Result<Verdict, Error>| {
+        let request: TestRequest = LimitedRequest::new(policy, limits, START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        let _ = match told {
+            Ok(verdict) => {
+                let answer = Answer { verdict: Some(verdict), ..answer(false, false) };
+                reply(&request, &machine, to, &[answer])
+            }
+            Err(error) => finish(&request, &machine, to, Err(error)),
+        };
+        // Redis forgets nothing here, and what passes locally does not count.
+        machine.whole.take();
+        limits[0].verdict().map(|verdict| (verdict.allowed, verdict.retry))
+    };
+    let away = || request(Err(Error::Down));
+    let rejection = verdict(false);
+    assert_eq!(away(), Some((true, Retry::No)));
+    let spent = request(Ok(rejection));
+    assert_eq!(spent, Some((false, rejection.retry)));
+    assert_eq!(away(), Some((true, Retry::No)), "that the quota is spent is no block");
+    let blocked = rejection.blocked_for(9 * SECOND);
+    assert_eq!(request(Ok(blocked)), Some((false, Retry::After(9 * SECOND))));
+    assert_eq!(away(), Some((false, Retry::After(9 * SECOND))));
+    request(Ok(rejection));
+    assert_eq!(away(), Some((true, Retry::No)), "the block is over");
+    let long = rejection.blocked_for(9_000 * SECOND);
+    request(Ok(long));
+    assert_eq!(away(), Some((false, Retry::After(9_000 * SECOND))));
+    assert_eq!(request(Ok(verdict(true))), Some((true, Retry::No)));
+    assert_eq!(away(), Some((true, Retry::No)), "unblocked");
 }
 
 /// The local table is locked for all workers of the machine, and what was spent of one limit may take a month to be regained.
