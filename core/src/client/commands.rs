@@ -384,7 +384,7 @@ mod tests {
     fn a_command_is_sent_on_a_few_times_and_waits_for_a_topology_once() {
         let (mut commands, key, ..) = shared();
         assert_eq!((0..9).take_while(|_| commands.count_move(key)).count(), 5);
-        assert!(commands.begin_wait(key) && !commands.may_wait(key));
+        assert!(commands.begin_wait(key) && !commands.begin_wait(key));
         commands.remove(key);
         assert!(!commands.count_move(key) && !commands.begin_wait(key));
     }
