@@ -359,12 +359,31 @@ impl Nodes {
         let key = self.revive(host, port).unwrap_or_else(|| {
             let address = Address::Tcp(host.to_owned(), port);
             let endpoint = Endpoint { address, ..self.config.account.clone() };
-            self.add(Node::new(Role::Data, endpoint, Vec::new(), self))
+            let targets = self.targets_at(host, port);
+            // The name may lead elsewhere now.
+            self.add(Node { is_stale: true, ..Node::new(Role::Data, endpoint, targets, self) })
         });
         if let (Some(node), Some(address)) = (self.get_mut(key), announced) {
             node.on_announced(None, Some(address));
         }
         key
+    }
+
+    /// The addresses with this port of a host name that is known by another node: all nodes of a cluster may be behind one, and
+    /// without a `resolver` only those of the configuration are ever resolved.
+    fn targets_at(&self, host: &str, port: u16) -> Vec<Target> {
+        let known = self.current.iter().filter_map(|key| self.get(*key));
+        let known = known.filter(|node| node.host() == host).flat_map(|node| &node.targets);
+        let mut targets = Vec::new();
+        for target in known {
+            if let Target::Ip(address) = target
+                && let at = Target::Ip(SocketAddr::new(address.ip(), port))
+                && !targets.contains(&at)
+            {
+                targets.push(at);
+            }
+        }
+        targets
     }
 
     /// Takes note of replicas that announce a name and an address, in place of others.

@@ -235,6 +235,21 @@ pub(super) mod tests {
         assert_eq!((pool.connections_of(new).len(), agenda.poll()), (3, Some(Action::View(new))));
     }
 
+    /// As where all nodes of a cluster are behind one name, and there is no `resolver`.
+    #[test]
+    fn a_node_at_a_known_host_name_is_looked_for_at_its_addresses() {
+        let at = |address: &str| Target::Ip(address.parse().unwrap());
+        let known = [at("10.0.0.1:1"), at("[::1]:1")];
+        let (mut pool, mut agenda, _) = Pool::of_one_node(&known, 1);
+        let new = pool.find_or_add_node("redis.test", 2, &mut agenda);
+        let other = pool.find_or_add_node("other.test", 2, &mut agenda);
+        let targets = |pool: &Pool, key| pool.nodes.get(key).unwrap().targets.clone();
+        assert_eq!(targets(&pool, new), [at("10.0.0.1:2"), at("[::1]:2")]);
+        assert!(targets(&pool, other).is_empty());
+        let name = pool.nodes.get_mut(new).unwrap().next_name();
+        assert_eq!(name, Some(("redis.test", 2)), "the name may lead elsewhere by now");
+    }
+
     #[test]
     fn slots_share_the_connections_that_take_commands() {
         let (mut pool, _, node) = Pool::of_one_node(&[], 2);

@@ -193,7 +193,9 @@ impl Master {
         let is_address = host.parse::<IpAddr>().is_ok();
         let name = described("hostname").filter(|name| is_address && is_host(name));
         let name = name.map(str::to_owned);
-        Some((Self { host, port, name, address: address.filter(|_| !is_address) }, is_relative))
+        // Where the node that was queried was reached, its own address need not lead to this one.
+        let address = address.filter(|_| !is_address && !is_relative);
+        Some((Self { host, port, name, address }, is_relative))
     }
 }
 
@@ -339,6 +341,16 @@ mod tests {
         assert_eq!(node(bulk("?"), addressed()), ("10.0.0.2".into(), None, None));
         let unnamed = metadata("hostname", "");
         assert_eq!(node(bulk("10.0.0.2"), unnamed), ("10.0.0.2".into(), None, None));
+    }
+
+    /// As behind a network address translation: `cluster-preferred-endpoint-type unknown-endpoint`.
+    #[test]
+    fn a_node_without_an_endpoint_is_where_the_queried_one_is() {
+        let node = vec![nil(), int(7000), bulk("id"), array(vec![bulk("ip"), bulk("10.0.0.2")])];
+        let answer = array(vec![range(0, 0, node)]);
+        let map = Map::parse(RawValue::new(answer.as_bytes()), "redis.example");
+        let found = map.unwrap().members.remove(0);
+        assert_eq!((found.host.as_str(), found.address), ("redis.example", None));
     }
 
     #[test]
