@@ -146,7 +146,7 @@ fn any_seed_is_enough() {
 /// One connection of each worker to each master, and none to a replica.
 /// Nobody needs it, so that is no outage.
 #[test]
-fn a_server_of_the_configuration_that_is_gone() {
+fn a_server_of_the_configuration_that_is_gone_is_no_outage() {
     let cluster = forbearing();
     let seeds = [format!("redis://127.0.0.1:{}", free_port()), cluster.node(0).url()];
     let workers = 8;
@@ -168,7 +168,7 @@ fn a_server_of_the_configuration_that_is_gone() {
 }
 
 #[test]
-fn connections() {
+fn each_worker_connects_to_each_master_alone() {
     let cluster = ClusterConf::steady(2, 1).start();
     let nginx = limited(&cluster.urls(), "").workers(2).start();
     let as_expected = || [0, 1, 2].map(|node| connections_to(&cluster, node)) == [2, 2, 0];
@@ -182,7 +182,7 @@ fn connections() {
 }
 
 #[test]
-fn an_account() {
+fn an_account_serves_for_all_nodes() {
     let cluster = ClusterConf::steady(2, 0)
         .line("user default off")
         .line("user limiter on >secret ~rl:* +@all")
@@ -195,7 +195,7 @@ fn an_account() {
 }
 
 #[test]
-fn ipv6() {
+fn nodes_may_have_ipv6_addresses() {
     let cluster = ClusterConf::steady(2, 0).ipv6().start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     let key = (0..2).map(|node| key_at(&cluster, "default", node)).collect::<Vec<_>>();
@@ -209,7 +209,7 @@ fn ipv6() {
 }
 
 #[test]
-fn host_names() {
+fn nodes_may_have_host_names() {
     let cluster = ClusterConf::steady(2, 0).hostnames("node{n}.test").start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     for node in 0..2 {
@@ -223,7 +223,7 @@ fn host_names() {
 
 /// The name of the new master comes with a redirection, and its address was announced while it was a replica.
 #[test]
-fn a_failover_between_host_names() {
+fn a_failover_between_host_names_goes_unnoticed() {
     let cluster = ClusterConf::steady(3, 1).hostnames("node{n}.test").start();
     let nginx = limited(&cluster.urls()[..1], "").start();
     let key = key_at(&cluster, "many", 0);
@@ -344,7 +344,7 @@ fn resharding_under_load_goes_unnoticed() {
 
 /// Resharding stops in the middle: keys that are still there, keys that have gone, new keys.
 #[test]
-fn resharding_that_is_interrupted() {
+fn every_key_is_found_where_resharding_has_stopped() {
     let cluster = ClusterConf::steady(2, 0).start();
     let nginx = limited(&cluster.urls(), "").start();
     let to = 1 - cluster.master_of(slot("t"));
@@ -451,7 +451,7 @@ fn replaced(gone: impl FnOnce(&mut Cluster)) {
 }
 
 #[test]
-fn a_master_dies() {
+fn a_master_that_dies_is_replaced() {
     replaced(|cluster| cluster.kill9(0));
 }
 
@@ -476,13 +476,13 @@ fn a_master_is_replaced_by_an_empty_node() {
 }
 
 #[test]
-fn a_master_hangs() {
+fn a_master_that_hangs_is_replaced() {
     replaced(|cluster| cluster.stop_signal(0));
 }
 
 /// The log says what is missing.
 #[test]
-fn a_store_that_does_not_know_of_its_cluster() {
+fn the_log_says_that_a_store_lacks_cluster_on() {
     let cluster = ClusterConf::steady(2, 0).start();
     let nginx = Conf::new()
         .decisions()
@@ -552,7 +552,7 @@ fn a_slot_without_a_node_costs_few_queries() {
 /// The other node of a request's two limits is away: what was spent is given back if the request is
 /// rejected for it, and not if it passes.
 #[test]
-fn what_is_given_back_where_nothing_is_decided() {
+fn what_was_spent_is_given_back_to_what_is_rejected_undecided() {
     let mut cluster = forbearing();
     let nginx = limited(&cluster.urls(), "")
         .server("location /open { rate_limit_redis_on_error open;")
@@ -577,7 +577,7 @@ fn what_is_given_back_where_nothing_is_decided() {
 
 /// The client leaves while one node has answered, and the other one has not.
 #[test]
-fn a_client_leaves_between_two_answers() {
+fn a_client_may_leave_between_two_answers() {
     let mut cluster = forbearing();
     let nginx = limited(&cluster.urls(), "fail_timeout 60s;")
         .server("rate_limit_redis_timeout 60s;")
@@ -603,7 +603,7 @@ fn a_client_leaves_between_two_answers() {
 }
 
 #[test]
-fn reload_under_load() {
+fn reloads_under_load_lose_nothing() {
     let cluster = ClusterConf::steady(2, 0).start();
     let mut nginx = limited(&cluster.urls(), "connections 2;").workers(2).start();
     let keys = [0, 1].map(|node| key_at(&cluster, "many", node));
@@ -627,7 +627,7 @@ fn reload_under_load() {
 
 /// A worker that shuts down still decides the requests that wait.
 #[test]
-fn quit_while_requests_wait() {
+fn requests_that_wait_are_decided_before_a_worker_quits() {
     let mut cluster = ClusterConf::steady(2, 0).start();
     let mut nginx =
         limited(&cluster.urls(), "").server("rate_limit_redis_timeout 60s;").status().start();
@@ -650,7 +650,7 @@ fn quit_while_requests_wait() {
 }
 
 #[test]
-fn without_a_master_process() {
+fn a_single_process_decides_too() {
     let cluster = ClusterConf::steady(2, 0).start();
     let mut nginx = limited(&cluster.urls(), "").single().start();
     for key in 0..20 {

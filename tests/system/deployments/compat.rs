@@ -121,7 +121,7 @@ fn forgets(nginx: &Nginx, what: &str) {
 }
 
 #[test]
-fn each_version() {
+fn everything_works_with_each_version() {
     at_once(servers(), |(version, binary)| {
         let redis = Redis::start_binary(&binary, &[]);
         let nginx = of(&redis).start();
@@ -266,7 +266,7 @@ fn is_of_rights(line: &str) -> bool {
 
 /// Rights that are needed only now and then.
 #[test]
-fn rights_for_what_is_rare() {
+fn rights_that_are_rarely_needed_are_missed_then() {
     // A script that Redis has forgotten.
     let redis = Redis::start_with(&[&account("+eval")]);
     let nginx = of_account(&redis, 0).start();
@@ -342,7 +342,7 @@ fn the_account_of_the_documents_is_enough_for_a_cluster() {
 }
 
 #[test]
-fn a_cluster_without_the_right_to_its_map() {
+fn a_cluster_needs_the_right_to_its_map() {
     let cluster = ClusterConf::steady(2, 0).line(&account("+cluster|slots")).start();
     let nginx = of_cluster(&cluster).start();
     nginx.wait_for_error_log("topology query failed: \"NOPERM");
@@ -350,7 +350,7 @@ fn a_cluster_without_the_right_to_its_map() {
 }
 
 #[test]
-fn renamed_commands() {
+fn commands_may_be_renamed_but_eval() {
     let renamed = |commands: &[&str]| -> Vec<String> {
         commands.iter().map(|command| format!("rename-command {command} \"\"")).collect()
     };
@@ -381,7 +381,7 @@ fn renamed_commands() {
 
 /// Redis forgets clients when it needs room, and that is all.
 #[test]
-fn memory_that_is_full() {
+fn memory_that_is_full_makes_redis_forget_clients() {
     for policy in ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-lfu", "allkeys-random"] {
         let redis = Redis::start_with(&[&format!("maxmemory-policy {policy}")]);
         let nginx = Conf::new()
@@ -410,7 +410,7 @@ fn memory_that_is_full() {
 
 /// A fleet that connects evicts no counter where there is the room that docs/operations.md asks for.
 #[test]
-fn memory_for_a_fleet_that_connects() {
+fn a_fleet_that_connects_evicts_no_counter() {
     const WORKERS: usize = 4;
     const CONNECTIONS: usize = 64;
     let redis = Redis::start_with(&["maxmemory-policy volatile-ttl"]);
@@ -442,7 +442,7 @@ fn memory_for_a_fleet_that_connects() {
 }
 
 #[test]
-fn memory_that_is_full_and_nothing_may_go() {
+fn a_redis_that_may_forget_nothing_refuses_to_decide() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
     let nginx = of(&redis).http("rate_limit_redis_on_error local;").start();
     assert_eq!(nginx.get("/TokenBucket").decision(), "PASSED redis");
@@ -460,7 +460,7 @@ fn memory_that_is_full_and_nothing_may_go() {
 }
 
 #[test]
-fn protected_mode() {
+fn protected_mode_is_told_and_recovered_from() {
     if !Remote::possible() {
         println!("no network namespaces here: protected mode is not tested");
         return;
@@ -483,7 +483,7 @@ fn protected_mode() {
 
 /// A quota that is whole again in less than a millisecond is not forgotten before.
 #[test]
-fn the_shortest_states() {
+fn the_shortest_states_are_not_forgotten_early() {
     let scripts = Scripts::new();
     let source = scripts.single(Algorithm::TokenBucket).expect("the script").source();
     for (version, binary) in servers() {
@@ -507,7 +507,7 @@ fn the_shortest_states() {
 
 /// Lua is a module of Valkey from 9.1 on, and may not be there: the log says so, once for all workers.
 #[test]
-fn a_valkey_without_lua() {
+fn a_valkey_without_lua_is_told_once() {
     let is_such = |(version, _): &(String, _)| version.starts_with("valkey-9.");
     let Some((_, binary)) = servers().into_iter().find(is_such) else {
         println!("not tested: there is no Valkey 9");

@@ -67,7 +67,7 @@ fn logged(nginx: &Nginx, text: &str, number: usize) {
 }
 
 #[test]
-fn passwords_that_change_each_second_under_load() {
+fn passwords_may_change_each_second_under_load() {
     let redis = redis("s3cret-0");
     let lines = format!("server {}; auth_interval 200ms; connections 2;", redis.url());
     let mut nginx = with(&lines, "s3cret-0").workers(2).start();
@@ -165,7 +165,7 @@ fn a_file_that_cannot_be_read_is_told_once() {
 
 /// The password that the master process has read counts.
 #[test]
-fn a_file_for_root_alone() {
+fn a_file_for_root_alone_is_read_by_the_master_process() {
     // SAFETY: it only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return;
@@ -199,7 +199,7 @@ fn a_file_for_root_alone() {
 }
 
 #[test]
-fn every_master_of_a_cluster() {
+fn every_master_of_a_cluster_is_logged_in_to_again() {
     let cluster = ClusterConf::steady(3, 0).line("user limiter on >s3cret-1 ~* &* +@all").start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
     let lines = format!("{servers} cluster on; auth_interval 50ms;");
@@ -222,7 +222,7 @@ fn every_master_of_a_cluster() {
 
 /// A sentinel takes no `AUTH` from a connection that is subscribed to a channel.
 #[test]
-fn a_master_that_sentinels_know() {
+fn a_master_that_sentinels_know_is_logged_in_to_again() {
     let sentinels = Sentinels::start(0);
     let master = sentinels.server(sentinels.master());
     master.command::<()>(&["ACL", "SETUSER", "limiter", "on", ">s3cret-1", "~*", "&*", "+@all"]);

@@ -135,7 +135,7 @@ fn every_feature_counts_by_it() {
 
 /// The slot is that of the HMAC, and what one node has charged is given back when another one rejects.
 #[test]
-fn on_a_cluster() {
+fn it_chooses_the_slot_in_a_cluster() {
     let cluster = ClusterConf::steady(3, 0).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
     let nginx = with(&format!("{servers} cluster on;"))
@@ -170,7 +170,7 @@ fn keys_of(cluster: &Cluster) -> BTreeSet<String> {
 }
 
 #[test]
-fn bad_secrets() {
+fn bad_secrets_are_refused() {
     let redis = Redis::start();
     let refused = |conf: Conf, parts: &[&str]| {
         let output = conf.config_error();
@@ -213,7 +213,7 @@ fn logged(nginx: &Nginx, paths: &[&str]) -> Vec<Option<String>> {
 }
 
 #[test]
-fn keys_in_the_log() {
+fn the_log_shows_keys_as_configured() {
     let redis = Redis::start();
     let limit = |name: &str| format!("rate_limit_redis $arg_k name={name} rate=1r/d;");
     let nginx = on(&redis)

@@ -114,14 +114,14 @@ fn no_limit_no_connection() {
 }
 
 #[test]
-fn password() {
+fn a_password_is_percent_encoded() {
     let redis = Redis::start_with(&["requirepass p@s/s:w%rd"]);
     let url = format!("redis://:p%40s%2Fs%3Aw%25rd@127.0.0.1:{}", redis.port());
     decides(&limited(&url).start());
 }
 
 #[test]
-fn user_password_and_database() {
+fn a_url_names_user_password_and_database() {
     let redis = Redis::start_with(&["user li:mit on >p@ss ~* +@all"]);
     let url = format!("redis://li%3Amit:p%40ss@127.0.0.1:{}/5", redis.port());
     let nginx = limited(&url).start();
@@ -133,7 +133,7 @@ fn user_password_and_database() {
 }
 
 #[test]
-fn unix_socket_and_database() {
+fn a_url_names_a_unix_socket_and_a_database() {
     let redis = Redis::start();
     decides(&limited(&format!("{}?db=3", redis.unix_url())).start());
     let keyspace: String = redis.command(&["INFO", "keyspace"]);
@@ -141,7 +141,7 @@ fn unix_socket_and_database() {
 }
 
 #[test]
-fn host_name() {
+fn a_host_name_is_resolved_at_the_start() {
     let redis = Redis::start();
     let nginx = limited(&format!("redis://localhost:{}", redis.port())).start();
     decides(&nginx);
@@ -149,13 +149,13 @@ fn host_name() {
 }
 
 #[test]
-fn ipv6_address() {
+fn an_ipv6_address_stands_in_brackets() {
     let redis = Redis::start_with(&["bind 127.0.0.1 ::1"]);
     decides(&limited(&format!("redis://[::1]:{}", redis.port())).start());
 }
 
 #[test]
-fn a_redis_for_each_location() {
+fn each_location_may_have_its_redis() {
     let (first, second) = (Redis::start(), Redis::start());
     let nginx = Conf::new()
         .decisions()
@@ -335,7 +335,7 @@ fn a_redis_that_loads_is_waited_for() {
 
 /// The ACL rule of docs/operations.md: it allows all commands that are ever sent.
 #[test]
-fn an_account_with_the_least_rights() {
+fn the_least_rights_are_enough() {
     let rule = "user limiter on >pw ~rl:* resetchannels -@all \
         +select +client|setname +script|exists +script|load +evalsha +eval +time +get +set";
     let redis = Redis::start_with(&[rule]);
@@ -349,7 +349,7 @@ fn an_account_with_the_least_rights() {
 }
 
 #[test]
-fn an_account_that_may_neither_load_scripts_nor_name_itself() {
+fn an_account_need_not_load_scripts_or_name_itself() {
     let rule = "user limiter on >pw ~rl:* resetchannels -@all +evalsha +eval +time +get +set";
     let redis = Redis::start_with(&[rule]);
     let nginx = limited(&format!("redis://limiter:pw@127.0.0.1:{}", redis.port())).start();
@@ -499,7 +499,7 @@ fn a_configuration_that_takes_long_to_read_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn a_user_without_a_password() {
+fn a_user_needs_no_password() {
     let redis = Redis::start_with(&["user limiter on nopass ~rl:* +@all"]);
     let nginx = limited(&format!("redis://limiter@127.0.0.1:{}", redis.port())).start();
     decides(&nginx);

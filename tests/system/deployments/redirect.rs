@@ -78,7 +78,7 @@ fn decided_within(timeout: Duration, nginx: &Nginx, path: &str) -> String {
 }
 
 #[test]
-fn moved_to_a_node_that_is_not_in_the_map() {
+fn moved_leads_to_a_node_that_is_not_in_the_map() {
     let fakes = nodes(2, |n, ports, _| match n {
         0 => Act::Reply(moved(1, "127.0.0.1", ports[1])),
         _ => Act::Usual,
@@ -91,7 +91,7 @@ fn moved_to_a_node_that_is_not_in_the_map() {
 }
 
 #[test]
-fn moved_to_a_port_of_the_same_host() {
+fn moved_may_name_the_port_alone() {
     for host in ["", "?"] {
         let fakes = nodes(2, move |n, ports, _| match n {
             0 => Act::Reply(moved(1, host, ports[1])),
@@ -103,7 +103,7 @@ fn moved_to_a_port_of_the_same_host() {
 }
 
 #[test]
-fn moved_in_a_circle() {
+fn moved_in_a_circle_ends_undecided() {
     let fakes = nodes(2, |n, ports, _| Act::Reply(moved(1, "127.0.0.1", ports[1 - n])));
     let nginx = limited(&[&fakes[0]]).start();
     for _ in 0..20 {
@@ -116,7 +116,7 @@ fn moved_in_a_circle() {
 }
 
 #[test]
-fn moved_to_a_node_that_is_not_there() {
+fn moved_to_a_node_that_is_not_there_is_logged() {
     let port = harness::free_port();
     let fakes = nodes(1, move |_, _, _| Act::Reply(moved(1, "127.0.0.1", port)));
     let nginx = limited(&[&fakes[0]]).start();
@@ -132,7 +132,7 @@ fn moved_to_a_node_that_is_not_there() {
 }
 
 #[test]
-fn moved_to_ever_new_nodes() {
+fn moved_to_ever_new_nodes_costs_few_queries() {
     // Addresses of this machine without a server.
     let number = std::sync::atomic::AtomicU16::new(0);
     let fakes = nodes(1, move |_, _, _| {
@@ -150,7 +150,7 @@ fn moved_to_ever_new_nodes() {
 }
 
 #[test]
-fn sent_to_nonsense() {
+fn nonsense_in_a_redirection_is_logged_once() {
     for text in ["MOVED", "MOVED 1", "MOVED x 127.0.0.1:1", "MOVED 1 127.0.0.1", "ASK 99999 a:1"] {
         let fakes = nodes(1, move |_, _, _| Act::Reply(error(text)));
         let nginx = limited(&[&fakes[0]]).start();
@@ -161,7 +161,7 @@ fn sent_to_nonsense() {
 }
 
 #[test]
-fn ask_and_then_moved() {
+fn ask_may_be_followed_by_moved() {
     // The second one has got the slot meanwhile, from the third.
     let fakes = nodes(3, |n, ports, _| match n {
         0 => Act::Reply(ask_redirect(1, "127.0.0.1", ports[1])),
@@ -176,7 +176,7 @@ fn ask_and_then_moved() {
 
 /// Each command that follows ASK needs an ASKING of its own, also that with the script's source.
 #[test]
-fn ask_to_a_node_without_the_script() {
+fn asking_comes_before_the_source_too() {
     let fakes = Fake::several(2, |n, ports, command| match command.name().as_str() {
         "CLUSTER" => all_at(ports[0]),
         "EVALSHA" if n == 0 => Act::Reply(ask_redirect(1, "127.0.0.1", ports[1])),
@@ -192,7 +192,7 @@ fn ask_to_a_node_without_the_script() {
 }
 
 #[test]
-fn tried_again_until_the_time_is_over() {
+fn tryagain_is_tried_until_the_time_is_over() {
     let fakes = nodes(1, |_, _, key| match key {
         "first" => Act::Usual,
         _ => Act::Reply(error("TRYAGAIN Multiple keys request")),
@@ -209,7 +209,7 @@ fn tried_again_until_the_time_is_over() {
 
 /// The replies of a node in place of a map, and what is logged.
 #[test]
-fn no_map() {
+fn a_reply_without_a_map_is_logged() {
     let node = || Node::v7(Some("127.0.0.1"), 1, &[]);
     let cases: [(Vec<u8>, &str); 7] = [
         (error("NOPERM this user has no permissions to run the 'cluster|slots' command"), "NOPERM"),
@@ -242,7 +242,7 @@ fn no_map() {
 
 /// One node has no map; the other one has.
 #[test]
-fn a_node_that_is_not_a_member_any_more() {
+fn a_node_without_a_map_gives_way_to_another() {
     let fakes = Fake::several(2, |n, ports, command| match (is_slots(command), n) {
         (true, 0) => Act::Reply(array(&[])),
         (true, _) => all_at(ports[1]),
@@ -258,7 +258,7 @@ fn a_node_that_is_not_a_member_any_more() {
 
 /// A node that does not answer the topology query is not waited for.
 #[test]
-fn a_node_that_does_not_answer_the_query() {
+fn a_node_that_does_not_answer_is_not_waited_for() {
     let fakes = Fake::several(3, |n, ports, command| match (is_slots(command), n) {
         (true, 2) => all_at(ports[2]),
         (true, _) => Act::Ignore,
@@ -276,7 +276,7 @@ fn a_node_that_does_not_answer_the_query() {
 /// A map that takes longer to come than a request may wait is used when it comes, and is not asked for again
 /// meanwhile.
 #[test]
-fn a_map_that_takes_long() {
+fn a_map_that_takes_long_is_used_when_it_comes() {
     const TAKES: Duration = Duration::from_millis(700);
     let fakes = Fake::several(1, |_, ports, command| match is_slots(command) {
         true => Act::After(TAKES, Box::new(all_at(ports[0]))),
@@ -290,7 +290,7 @@ fn a_map_that_takes_long() {
 
 /// No node answers the query: that is logged, once.
 #[test]
-fn nodes_that_reply_nothing() {
+fn nodes_that_reply_nothing_are_logged_once() {
     let fake = Fake::start(|command| match is_slots(command) {
         true => Act::Ignore,
         false => Act::Usual,
@@ -308,7 +308,7 @@ fn nodes_that_reply_nothing() {
 /// Redis 6.2 announces no names, and Redis 7 names first, if it is configured to. A node may not
 /// know its own address.
 #[test]
-fn forms_of_a_map() {
+fn every_form_of_a_map_is_read() {
     type Form = fn(u16) -> Node;
     let forms: [Form; 5] = [
         |port| Node::v6("127.0.0.1", port),
@@ -345,7 +345,7 @@ fn named() -> Vec<Fake> {
 }
 
 #[test]
-fn nodes_that_are_known_by_name_only() {
+fn nodes_known_by_name_are_resolved() {
     let fakes = named();
     let dns = Dns::start();
     dns.set("a.test", &["127.0.0.1"]);
@@ -358,7 +358,7 @@ fn nodes_that_are_known_by_name_only() {
 }
 
 #[test]
-fn nodes_whose_names_cannot_be_resolved() {
+fn nodes_whose_names_cannot_be_resolved_are_down() {
     let fakes = named();
     let nginx = limited(&[&fakes[0]]).start();
     for number in 0..20 {
@@ -370,7 +370,7 @@ fn nodes_whose_names_cannot_be_resolved() {
 
 /// A request of two limits: one node rejects, the other gives back, whatever it is.
 #[test]
-fn given_back_while_a_slot_moves() {
+fn what_was_charged_is_given_back_while_a_slot_moves() {
     // An empty bucket, filled at this moment.
     const REJECTED: &[u8] = b"$37\r\n1763683200 0 \
         \0\0\0\0\0\0\0\0\0\xe0\xa1~\x0fD\x06\0\0\0\0\0\0\0\0\0\r\n";

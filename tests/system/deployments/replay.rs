@@ -191,7 +191,7 @@ fn half_a_reply_is_no_reply() {
 
 /// A reply that is not RESP2, or beyond all bounds, ends the connection at once, and only that.
 #[test]
-fn garbage() {
+fn garbage_ends_the_connection_and_only_that() {
     let nested = "*1\r\n".repeat(10_000);
     let noise: Vec<u8> = [7].into_iter().chain((1..70_000).map(|_| fastrand::u8(..))).collect();
     let endless = [b"+".as_slice(), &[b'a'; 70_000]].concat();
@@ -232,7 +232,7 @@ fn garbage() {
 
 /// RESP2, but no decision: the connection is as good as before.
 #[test]
-fn replies_that_are_no_verdict() {
+fn replies_that_are_no_verdict_leave_the_connection() {
     for answer in [
         "+OK",
         ":1",
@@ -273,7 +273,7 @@ fn replies_that_are_no_verdict() {
 }
 
 #[test]
-fn errors() {
+fn errors_are_answered_by_the_policy_and_logged_once() {
     for error in [
         "ERR Error running script",
         "ERR",
@@ -310,7 +310,7 @@ fn errors() {
 
 /// A server that cannot decide anything for now is left.
 #[test]
-fn errors_of_a_server_that_is_not_fit() {
+fn a_server_that_is_not_fit_is_left() {
     for error in [
         "READONLY You can't write against a read only replica.",
         "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write",
@@ -430,7 +430,7 @@ fn refuses_for_a_while(redis: &Redis, refuse: &[&str], error: &str, heal: &[&str
 
 /// Some keys may still be read: the connection lives on.
 #[test]
-fn a_redis_that_is_out_of_memory() {
+fn a_redis_that_is_out_of_memory_keeps_its_connections() {
     let full = ["CONFIG", "SET", "maxmemory", "1"];
     let heal = ["CONFIG", "SET", "maxmemory", "0"];
     let redis = Redis::start();
@@ -439,21 +439,21 @@ fn a_redis_that_is_out_of_memory() {
 }
 
 #[test]
-fn a_redis_that_became_a_replica() {
+fn a_redis_that_became_a_replica_refuses_for_a_while() {
     // The master is not there.
     let replica = ["REPLICAOF", "127.0.0.1", "1"];
     refuses_for_a_while(&Redis::start(), &replica, "READONLY", &["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]
-fn a_redis_that_has_lost_its_master() {
+fn a_redis_that_has_lost_its_master_refuses_for_a_while() {
     let redis = Redis::start_with(&["replica-serve-stale-data no"]);
     let replica = ["REPLICAOF", "127.0.0.1", "1"];
     refuses_for_a_while(&redis, &replica, "MASTERDOWN", &["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]
-fn a_redis_that_is_busy() {
+fn a_redis_that_is_busy_refuses_for_a_while() {
     let redis = Redis::start_with(&["lua-time-limit 10"]);
     let nginx = limited(&redis.url()).start();
     works(&nginx);
@@ -529,7 +529,7 @@ fn replies_before_the_greeting_end_the_connection() {
 }
 
 #[test]
-fn silence_after_accept() {
+fn silence_after_accept_is_given_up_soon() {
     let fake = Fake::start(|_| Act::Ignore);
     let nginx = Conf::new()
         .decisions()

@@ -108,7 +108,7 @@ fn a_silent_name_server_blocks_no_other_request() {
 }
 
 #[test]
-fn the_first_of_two_addresses_is_dead() {
+fn the_second_address_is_used_if_the_first_is_dead() {
     let (mut first, second) = two();
     let dns = Dns::start();
     dns.set("localhost", &["127.0.0.3", "127.0.0.2"]);
@@ -125,7 +125,7 @@ fn the_first_of_two_addresses_is_dead() {
 
 /// A worker leaves while a name is being resolved. That may take half of the time for connecting, 15 s.
 #[test]
-fn quit_and_reload_while_a_name_is_resolved() {
+fn a_worker_leaves_though_a_name_is_being_resolved() {
     for single in [false, true] {
         let mut redis = Redis::start();
         let dns = Dns::start();

@@ -94,7 +94,7 @@ fn a_store_without_limits_is_not_connected_to() {
 }
 
 #[test]
-fn user_password_database_and_prefix() {
+fn user_password_database_and_prefix_are_used() {
     let redis = Redis::start_with(&["user limiter on >s3cret ~my:* +@all"]);
     let lines =
         format!("server {}; user limiter; password s3cret; database 3; prefix my:;", redis.url());
@@ -107,7 +107,7 @@ fn user_password_database_and_prefix() {
 }
 
 #[test]
-fn lines_of_another_file() {
+fn lines_may_stand_in_another_file() {
     let redis = Redis::start_with(&["requirepass s3cret"]);
     let lines = format!("server {}; include {{prefix}}/secrets/*.conf;", redis.url());
     let nginx = with(&lines)
@@ -191,7 +191,7 @@ fn three_of_each_worker(nginx: &Nginx, redis: &Redis) {
 
 /// A server that accepts and sends nothing: an attempt takes as long as is configured.
 #[test]
-fn connect_timeout() {
+fn an_attempt_takes_as_long_as_connect_timeout() {
     let mut redis = Redis::start();
     redis.stop_signal();
     for timeout in [100, 2_500].map(Duration::from_millis) {
@@ -211,7 +211,7 @@ fn connect_timeout() {
 
 /// The errors that words alone make are tested in the pure crate.
 #[test]
-fn wrong_lines() {
+fn wrong_lines_are_refused_with_their_reason() {
     let a = "server redis://127.0.0.1:1;";
     let cases: [(String, &[&str]); 15] = [
         (String::new(), &["in \"rate_limit_redis_store\" \"edge\"", "there must be a \"server\""]),
@@ -245,7 +245,7 @@ fn wrong_lines() {
 }
 
 #[test]
-fn wrong_names() {
+fn wrong_names_are_refused() {
     refused(
         "server redis://127.0.0.1:1; } rate_limit_redis_store edge { server redis://127.0.0.1:1;",
         &["\"edge\""],
@@ -268,7 +268,7 @@ fn wrong_names() {
 
 /// Without these errors NGINX would wait for a pipe that nobody writes to, at a reload too, and read a device without end.
 #[test]
-fn files_that_are_none() {
+fn what_is_no_regular_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let of = |name| dir.path().join(name).display().to_string();
     harness::run("mkfifo", &[&of("pipe")]);
@@ -292,7 +292,7 @@ fn files_that_are_none() {
 /// Two stores at one server, of which one is refused: each is logged, and neither again and
 /// again.
 #[test]
-fn two_stores_at_one_server() {
+fn two_stores_at_one_server_are_logged_each() {
     let redis = Redis::start();
     let nginx = with(&format!("server {};", redis.url()))
         .http(&format!(

@@ -119,7 +119,7 @@ fn trusts_the_system_by_default() {
 
 /// Between the certificates of a server and of a public authority there may be several others.
 #[test]
-fn a_certificate_of_a_subordinate_authority() {
+fn a_certificate_of_a_subordinate_authority_is_trusted() {
     let root = Authority::new();
     let middle = root.subordinate();
     let lowest = middle.subordinate();
@@ -135,21 +135,21 @@ fn a_certificate_of_a_subordinate_authority() {
 }
 
 #[test]
-fn a_certificate_of_another_authority() {
+fn a_certificate_of_another_authority_is_refused() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let reason = "SSL certificate verify error: (20:unable to get local issuer certificate)";
     shows_nothing(&theirs.issue(LOCAL), "localhost", &trust(&ours), reason);
 }
 
 #[test]
-fn a_self_signed_certificate() {
+fn a_self_signed_certificate_is_refused() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (18:self-signed certificate)";
     shows_nothing(&authority.self_signed(LOCAL), "localhost", &trust(&authority), reason);
 }
 
 #[test]
-fn a_certificate_that_has_expired() {
+fn a_certificate_that_has_expired_is_refused() {
     let authority = Authority::new();
     let reason = "SSL certificate verify error: (10:certificate has expired)";
     shows_nothing(&authority.issue_expired(LOCAL), "localhost", &trust(&authority), reason);
@@ -157,7 +157,7 @@ fn a_certificate_that_has_expired() {
 
 /// Failures for which OpenSSL has no message.
 #[test]
-fn no_certificate_at_all() {
+fn a_server_without_a_certificate_is_refused() {
     let recorder = Recorder::start_anonymous();
     let ciphers = "ssl_ciphers aNULL:@SECLEVEL=0;";
     sends_it_nothing(&recorder, "localhost", ciphers, "SSL certificate is missing");
@@ -167,7 +167,7 @@ fn no_certificate_at_all() {
 }
 
 #[test]
-fn a_certificate_of_another_name() {
+fn a_certificate_of_another_name_is_refused() {
     let authority = Authority::new();
     let identity = authority.issue("DNS:redis.internal,DNS:127.0.0.1,IP:127.0.0.2");
     let trust = trust(&authority);
@@ -185,7 +185,7 @@ fn a_certificate_of_another_name() {
 }
 
 #[test]
-fn a_certificate_that_is_revoked() {
+fn a_certificate_that_is_revoked_is_refused() {
     let authority = Authority::new();
     let (good, bad) = (authority.issue(LOCAL), authority.issue(LOCAL));
     authority.revoke(&bad);
@@ -223,7 +223,7 @@ fn closed_rejects_what_was_not_decided() {
 }
 
 #[test]
-fn names_and_addresses() {
+fn a_certificate_may_hold_names_and_addresses() {
     let authority = Authority::new();
     let identity = authority.issue("DNS:redis.internal,DNS:*.redis.internal,IP:127.0.0.1,IP:::1");
     let redis = Redis::start_tls(&authority, &identity, &["bind 127.0.0.1 ::1"]);
@@ -272,7 +272,7 @@ fn sends_the_name_unless_it_is_an_address() {
 }
 
 #[test]
-fn a_server_that_requires_a_certificate() {
+fn a_server_may_require_a_certificate() {
     let authority = Authority::new();
     let identity = authority.issue(LOCAL);
     for (version, reason) in [("TLSv1.3", "certificate required"), ("TLSv1.2", "handshake failure")]
@@ -292,7 +292,7 @@ fn a_server_that_requires_a_certificate() {
 }
 
 #[test]
-fn versions_and_ciphers() {
+fn versions_and_ciphers_must_be_shared() {
     let ciphers = "tls-ciphers ECDHE-ECDSA-AES128-GCM-SHA256";
     let (authority, redis) = redis(&["tls-protocols TLSv1.2", ciphers]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
@@ -342,7 +342,7 @@ fn only_over_tls(redis: &Redis) -> bool {
 }
 
 #[test]
-fn sentinels_and_the_master_that_they_name() {
+fn sentinels_and_their_master_are_spoken_to_over_tls() {
     let authority = Authority::new();
     let identity = authority.issue("IP:127.0.0.1");
     let mut sentinels = SentinelConf::new(1).secured(&authority, &identity).start();
@@ -377,7 +377,7 @@ fn cluster_conf(authority: &Authority, identity: &Identity) -> ClusterConf {
 }
 
 #[test]
-fn every_node_of_a_cluster() {
+fn every_node_of_a_cluster_is_verified() {
     let authority = Authority::new();
     let identity = authority.issue("DNS:redis.internal,IP:127.0.0.1");
     let cluster = cluster_conf(&authority, &identity).start();
@@ -397,7 +397,7 @@ fn every_node_of_a_cluster() {
 /// The nodes announce names, which the certificates hold, and not the addresses. The names cannot be
 /// resolved here: then the announced addresses are used, and the names are verified.
 #[test]
-fn a_cluster_whose_certificates_hold_only_names() {
+fn the_names_of_a_cluster_are_verified_where_addresses_are_used() {
     let authority = Authority::new();
     let names = ["localhost", "node0.test", "node1.test", "node2.test"];
     let identity = authority.issue(&names.map(|name| format!("DNS:{name}")).join(","));
@@ -452,7 +452,7 @@ fn a_session_does_not_outlive_what_was_verified() {
 }
 
 #[test]
-fn a_server_that_stops_within_the_handshake() {
+fn a_server_that_stops_within_the_handshake_is_down() {
     let (authority, mut redis) = redis(&[]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
     // Longer than a busy machine keeps a request waiting, and shorter than the connection may be silent.
@@ -552,7 +552,7 @@ fn attempts_that_failed_leave_nothing_behind() {
 }
 
 #[test]
-fn reloads_under_load() {
+fn reloads_under_load_lose_nothing_over_tls() {
     let (authority, redis) = redis(&[]);
     let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
     let mut nginx = limited(&lines).workers(2).start();
@@ -577,7 +577,7 @@ fn reloads_under_load() {
 /// The clients of a fleet start at once, and so many handshakes take Redis longer than `connect_timeout`.
 /// Connections that it has accepted are waited for: given up, they would be work for it all the same.
 #[test]
-fn many_clients_that_connect_at_once() {
+fn many_clients_may_connect_at_once() {
     const WORKERS: usize = 4;
     const CONNECTIONS: usize = 64;
     let (authority, mut redis) = redis(&[]);

@@ -27,7 +27,7 @@ fn is_not_blamed(nginx: &Nginx) {
 /// Compressed downloads take the worker for longer than requests may wait: the reply is in the socket
 /// when it looks at its timers.
 #[test]
-fn a_worker_that_compresses() {
+fn a_worker_that_compresses_blames_nobody() {
     // Text that takes its time: what looks alike is compared again and again.
     let text: String =
         (0..200_000u32).map(|n| format!("{} ", n.wrapping_mul(2_654_435_761) % 1_000)).collect();
@@ -79,7 +79,7 @@ fn long_lags(page: &str) -> u64 {
 
 /// The deadline has long passed when the worker goes on, but so long has the reply been there.
 #[test]
-fn a_worker_that_was_stopped() {
+fn a_worker_that_was_stopped_finds_its_replies() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 4s;").start_connected(&redis);
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
@@ -106,7 +106,7 @@ fn a_worker_that_was_stopped() {
 /// The machine has been away, so to speak: neither the worker nor Redis ran. A request that was waited for so long is
 /// not decided, but it is not Redis that failed.
 #[test]
-fn a_machine_that_was_away() {
+fn a_machine_that_was_away_blames_nobody() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url()).http("rate_limit_redis_timeout 4s;").start_connected(&redis);
     let mut clients: Vec<Http> = (0..5).map(|_| nginx.http()).collect();
@@ -134,7 +134,7 @@ fn a_machine_that_was_away() {
 /// A busy key over a path whose round trip takes more than half of the timeout: no request waits for two
 /// of them.
 #[test]
-fn a_busy_key_far_away() {
+fn a_busy_key_far_away_waits_for_one_round_trip() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let nginx = limited(&proxy.url()).http("rate_limit_redis_timeout 10s;").start();
@@ -166,7 +166,7 @@ fn a_busy_key_far_away() {
 /// A location is too impatient for its Redis: its own policy applies to it, and the log reports
 /// that. All others go on.
 #[test]
-fn a_location_that_is_too_impatient() {
+fn an_impatient_location_blames_nobody() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let nginx = limited(&proxy.url())
@@ -189,7 +189,7 @@ fn a_location_that_is_too_impatient() {
 /// A rejection from the cache promises no more than Redis does, which has counted from the arrival of the
 /// command, a second after the request.
 #[test]
-fn a_cached_rejection_over_a_slow_path() {
+fn a_cached_rejection_over_a_slow_path_promises_no_more_than_redis() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let nginx = Conf::new()

@@ -206,7 +206,7 @@ fn without_failure(lines: &str) -> (Fake, Nginx) {
 /// A location whose requests may wait for 100 s does not make others wait for a Redis that hangs. Its own
 /// requests wait, and are decided.
 #[test]
-fn one_location_with_a_long_timeout() {
+fn a_long_timeout_of_one_location_holds_up_no_other() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url(), "")
         .server("location /long { rate_limit_redis $arg_k rate=1r/h capacity=500000;")
@@ -370,7 +370,7 @@ fn client_of(nginx: &Nginx, worker: u32) -> harness::Http {
 
 /// One of several connections that can be used is enough for all to be decided.
 #[test]
-fn one_of_two_connections_is_lost() {
+fn one_of_two_connections_is_enough() {
     let lost = Arc::new(AtomicBool::new(false));
     let is_lost = Arc::clone(&lost);
     // The first connection ends, and no other is made.
@@ -426,7 +426,7 @@ fn all_connections_have_one_breaker() {
 
 /// So many requests wait at most: the others do not.
 #[test]
-fn overload() {
+fn overload_is_refused_at_once() {
     const ALL: usize = 70_000;
     const WAITING: usize = 65_536;
     let mut redis = Redis::start();

@@ -269,7 +269,7 @@ fn connections(redis: &Redis) -> usize {
 }
 
 #[test]
-fn one_redis() {
+fn one_redis_keeps_its_promises_in_chaos() {
     let mut redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let chronicle = Chronicle::new();
@@ -345,7 +345,7 @@ fn one_redis() {
 }
 
 #[test]
-fn a_cluster() {
+fn a_cluster_keeps_its_promises_in_chaos() {
     let mut cluster = ClusterConf::new(3, 0).line("cluster-require-full-coverage no").start();
     let chronicle = Chronicle::new();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();

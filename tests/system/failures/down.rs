@@ -89,7 +89,7 @@ fn outages_are_logged(nginx: &Nginx, down: usize, up: usize) {
 }
 
 #[test]
-fn killed_under_load_and_open() {
+fn killed_under_load_it_is_found_again_and_open_passes() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url()).workers(2).server("rate_limit_redis_on_error open;").start();
     let tally = outage(&nginx, &mut redis, "ERROR_PASSED none");
@@ -98,7 +98,7 @@ fn killed_under_load_and_open() {
 }
 
 #[test]
-fn killed_under_load_and_closed() {
+fn killed_under_load_it_is_found_again_and_closed_rejects() {
     let mut redis = Redis::start();
     let nginx =
         limited(&redis.url()).workers(2).server("rate_limit_redis_on_error closed;").start();
@@ -125,7 +125,7 @@ fn each_outage_is_logged_once() {
 }
 
 #[test]
-fn what_closed_answers() {
+fn closed_answers_as_configured() {
     let mut redis = Redis::start();
     redis.kill9();
     let nginx = limited(&redis.url())
@@ -159,13 +159,13 @@ fn comes_later(url: &str, mut redis: Redis) {
 }
 
 #[test]
-fn never_there_at_the_start() {
+fn a_redis_that_comes_later_is_found() {
     let redis = Redis::start();
     comes_later(&redis.url(), redis);
 }
 
 #[test]
-fn never_there_at_the_start_on_a_unix_socket() {
+fn a_redis_that_comes_later_is_found_on_a_unix_socket() {
     let redis = Redis::start();
     comes_later(&redis.unix_url(), redis);
 }

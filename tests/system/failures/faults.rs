@@ -246,7 +246,7 @@ fn half() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_reply() {
+fn what_is_no_reply_is_endured() {
     for (fault, bytes) in [
         ("another protocol", &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..]),
         ("zeroes", &[0; 100]),
@@ -264,7 +264,7 @@ fn what_is_no_reply() {
 }
 
 #[test]
-fn what_is_no_answer() {
+fn what_is_no_answer_is_endured() {
     let (fake, switch) = fake(|command| match command.key().and_then(|key| key.parse().ok()) {
         Some::<usize>(key) => Act::Reply(STRANGE[key % STRANGE.len()].into()),
         None if command.key().is_some() => Act::line("+OK"),
@@ -293,7 +293,7 @@ fn what_is_no_answer() {
 
 /// Errors that concern a question, not the server.
 #[test]
-fn refusals() {
+fn refusals_of_a_question_are_endured() {
     const ERRORS: [&str; 21] = [
         "ERR something",
         "ERR Error running script (call to f_0): @user_script:1: oops",
@@ -336,7 +336,7 @@ fn refusals() {
 
 /// Errors of a server that cannot decide now.
 #[test]
-fn refusals_for_everybody() {
+fn refusals_of_a_server_are_endured() {
     for error in [
         "LOADING Redis is loading the dataset in memory",
         "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
@@ -353,7 +353,7 @@ fn refusals_for_everybody() {
 }
 
 #[test]
-fn silence() {
+fn silence_is_endured_within_the_timeout() {
     endures_answer("no reply", Silence, Act::Hush(Vec::new()));
     endures_answer("half a reply", Silence, Act::Hush(half()));
     let byte_by_byte = format!("-ERR {}\r\n", "slow".repeat(300)).into();
@@ -368,7 +368,7 @@ fn silence() {
 
 /// It is no fault if it is in time.
 #[test]
-fn one_byte_at_a_time_in_time() {
+fn one_byte_at_a_time_is_no_fault_in_time() {
     let fake = Fake::answering(|_| Act::Trickle(ALLOWED.into()));
     let nginx = patient(&fake.url(), 3).start();
     for _ in 0..5 {
@@ -378,7 +378,7 @@ fn one_byte_at_a_time_in_time() {
 }
 
 #[test]
-fn loss() {
+fn a_loss_of_connections_is_endured() {
     endures_answer("closed", Loss, Act::Close(Vec::new()));
     endures_answer("half a reply, and closed", Loss, Act::Close(half()));
     endures_answer("reset", Loss, Act::Reset);
@@ -389,7 +389,7 @@ fn loss() {
 
 /// A greeting that is answered with anything but what it should be.
 #[test]
-fn bad_greetings() {
+fn bad_greetings_are_endured() {
     for (fault, reply) in [
         ("garbage", "hello\r\n"),
         ("too many replies", &"+OK\r\n".repeat(100)),
@@ -409,7 +409,7 @@ fn bad_greetings() {
 /// A reply too many cannot be told from the next one's: it is a reason to part as soon as it is
 /// known for one.
 #[test]
-fn surplus_replies() {
+fn surplus_replies_end_the_connection() {
     let (fake, switch) = fake(|command| match command.key() {
         Some(_) => Act::Reply(ALLOWED.repeat(3).into()),
         None => Act::Usual,
@@ -430,7 +430,7 @@ fn surplus_replies() {
 
 /// Replies of another shape than their question's are known for what they are.
 #[test]
-fn wrong_order() {
+fn replies_in_the_wrong_order_are_known() {
     // The time, and that nothing was stored for either limit.
     let two = "*3\r\n:1763683200000000\r\n$-1\r\n$-1\r\n";
     let fake = Fake::start(move |command| {
@@ -471,7 +471,7 @@ fn wrong_order() {
 }
 
 #[test]
-fn a_stopped_redis() {
+fn a_stopped_redis_is_endured() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url(), 3).start();
     let redis = std::cell::RefCell::new(&mut redis);
@@ -480,7 +480,7 @@ fn a_stopped_redis() {
 }
 
 #[test]
-fn a_killed_redis() {
+fn a_killed_redis_is_endured() {
     let mut redis = Redis::start();
     for url in [redis.url(), redis.unix_url()] {
         let nginx = limited(&url, 3).start();
@@ -584,7 +584,7 @@ fn remote() -> Option<Remote> {
 }
 
 #[test]
-fn a_network_that_is_gone() {
+fn a_network_that_is_gone_is_endured() {
     let Some(remote) = remote() else { return };
     type Begin<'a> = Box<dyn Fn() + 'a>;
     let faults: [(_, Begin<'_>); 3] = [
@@ -600,7 +600,7 @@ fn a_network_that_is_gone() {
 }
 
 #[test]
-fn a_machine_that_is_gone() {
+fn a_machine_that_is_gone_is_endured() {
     let Some(mut remote) = remote() else { return };
     let nginx = limited(&remote.url(), 3).start();
     {
@@ -614,7 +614,7 @@ fn a_machine_that_is_gone() {
 }
 
 #[test]
-fn a_network_that_loses_packets() {
+fn a_network_that_loses_packets_is_endured() {
     let Some(remote) = remote() else { return };
     let nginx = limited(&remote.url(), 3).start();
     wait_until(PATIENCE, || is_decided_by_redis(&nginx), "decisions before the fault");

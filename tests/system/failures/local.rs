@@ -125,7 +125,7 @@ fn a_leaky_bucket_delays() {
 }
 
 #[test]
-fn several_limits_all_or_nothing() {
+fn several_limits_spend_all_or_nothing() {
     let nginx = alone()
         .server("location = /two { rate_limit_redis a name=a rate=9r/d capacity=5;")
         .server("rate_limit_redis a name=b rate=9r/d capacity=2; try_files /index.html =404; }")
@@ -160,7 +160,7 @@ fn at_the_start_of_an_outage_the_quota_is_whole() {
 
 /// A request is delayed by what this machine has let through, too.
 #[test]
-fn a_leaky_bucket_that_redis_does_not_know_of() {
+fn a_leaky_bucket_delays_by_what_passed_here() {
     let mut redis = Redis::start();
     redis.kill9();
     // One worker: each finds out by itself that Redis is back.
@@ -259,7 +259,7 @@ fn a_client_with_local_charges_gets_no_burst_from_a_redis_that_returns() {
 /// A clock that was years ahead in an outage, and is set back, does not make this machine decide beside
 /// Redis for years.
 #[test]
-fn a_clock_that_was_ahead_in_an_outage() {
+fn a_clock_that_was_ahead_does_not_bind_this_machine() {
     // The clock of Redis stands still, so that nothing is given back meanwhile.
     let mut redis = Redis::start_with_stopped_clock();
     redis.kill9();
@@ -436,7 +436,7 @@ fn another_size_of_the_memory_is_a_new_memory() {
 }
 
 #[test]
-fn sizes_of_the_memory() {
+fn the_memory_has_a_least_size() {
     let message = Conf::new().http("rate_limit_redis_shared_memory 255k;").config_error();
     assert!(message.contains("\"rate_limit_redis_shared_memory\" directive"), "{message}");
     assert!(message.contains("a size of at least 256k"), "{message}");
@@ -529,7 +529,7 @@ fn a_log_that_is_too_long_for_the_memory_is_not_decided() {
 
 /// A limit with unusable values cannot be decided locally either.
 #[test]
-fn an_unusable_cost() {
+fn an_unusable_cost_is_not_decided_here() {
     let redis = Redis::start();
     let limit = location("/", "a rate=9r/d cost=$arg_c");
     for conf in [local(&redis.url()), alone()] {
@@ -598,7 +598,7 @@ fn workers_are_killed_in_the_middle_of_it() {
 /// A limit's node answers and another limit's does not: this machine decides about both, and tells
 /// nothing of the answer that came.
 #[test]
-fn a_cluster_that_answers_in_part() {
+fn a_cluster_that_answers_in_part_leaves_all_to_this_machine() {
     // The others go on, even if they take the node that does not answer for dead.
     let mut cluster = ClusterConf::steady(3, 0).line("cluster-require-full-coverage no").start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};")).collect();
