@@ -311,7 +311,7 @@ fn a_long_key_is_changed_by_its_digest() {
 }
 
 #[test]
-fn what_is_refused() {
+fn what_cannot_be_done_is_refused_with_its_reason() {
     let redis = Redis::start();
     let nginx = five(&redis)
         .server("location /fixed { rate_limit_redis $arg_k name=fixed rate=5r/d; }")
@@ -617,7 +617,7 @@ fn a_line_without_override_grants_no_more_with_leases() {
 
 /// The request of a client that leaves is released; what was in flight is carried out.
 #[test]
-fn a_client_leaves() {
+fn a_client_may_leave_while_its_change_is_in_flight() {
     let mut redis = Redis::start();
     let nginx = Conf::new()
         .set("redis", redis.url())
@@ -839,7 +839,7 @@ fn a_block_holds_in_an_outage() {
 
 /// Limits that decide after authentication, and the interface itself limited.
 #[test]
-fn limits_of_both_phases() {
+fn limits_of_both_phases_are_changed() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = Conf::new()
         .redis(&redis)
@@ -869,7 +869,7 @@ fn subrequests_are_refused() {
 }
 
 #[test]
-fn a_sentinel_store() {
+fn a_client_is_changed_at_the_master_of_sentinels() {
     let sentinels = Sentinels::start(1);
     let servers: String = sentinels.urls().iter().map(|url| format!("server {url};\n")).collect();
     let nginx = stored(&format!("{servers} sentinel {MASTER_NAME};"));
@@ -879,7 +879,7 @@ fn a_sentinel_store() {
 }
 
 #[test]
-fn a_cluster_store() {
+fn clients_are_changed_on_every_node_of_a_cluster() {
     let cluster = ClusterConf::new(2, 0).start();
     let servers: String = cluster.urls().iter().map(|url| format!("server {url};\n")).collect();
     let nginx = stored(&format!("{servers} cluster on;"));
@@ -974,7 +974,7 @@ fn checks_are_found_where_they_are() {
 }
 
 #[test]
-fn one_in_a_location() {
+fn a_location_has_one_admin_interface() {
     let twice =
         Conf::new().server("location / { rate_limit_redis_admin; rate_limit_redis_admin; }");
     assert!(twice.config_error().contains("\"rate_limit_redis_admin\" directive is duplicate"));

@@ -159,7 +159,7 @@ fn arguments_are_counted() {
 }
 
 #[test]
-fn broken_variables() {
+fn broken_variables_are_reported_at_their_place() {
     // nginx reports what is wrong, the module in which directive.
     for (word, part) in [("$", "invalid variable name"), ("${a", "closing bracket")] {
         for snippet in [format!("{word} rate=1r/s"), format!("a rate=1r/s cost={word}")] {
@@ -172,7 +172,7 @@ fn broken_variables() {
 }
 
 #[test]
-fn an_unknown_variable() {
+fn an_unknown_variable_is_refused() {
     for snippet in [
         "rate_limit_redis $nobody rate=1r/s;",
         "rate_limit_redis a rate=$nobody;",
@@ -235,7 +235,7 @@ fn times_and_sizes_are_those_of_nginx() {
 
 /// A directive may stand once at a level, and again at the next one.
 #[test]
-fn duplicates() {
+fn a_directive_stands_once_at_a_level() {
     refused_at(
         Location,
         &[
@@ -276,7 +276,7 @@ fn duplicates() {
 }
 
 #[test]
-fn off() {
+fn off_stands_beside_no_other_line() {
     let beside = &["\"rate_limit_redis off\"", "beside"];
     refused_at(
         Location,
@@ -293,7 +293,7 @@ fn off() {
 
 /// The rules of a definition are tested in the pure crate.
 #[test]
-fn two_definitions_of_one_name() {
+fn two_definitions_of_one_name_are_refused() {
     for (first, other, part) in [
         ("rate_limit_redis a rate=60r/m;", "rate_limit_redis a rate=1r/s;", "\"default\""),
         (
@@ -321,7 +321,7 @@ fn two_definitions_of_one_name() {
 }
 
 #[test]
-fn one_name_in_two_stores() {
+fn one_name_in_two_stores_is_refused() {
     let snippet = "location /a { rate_limit_redis a name=x rate=1r/s; }
         location /b {
             rate_limit_redis_pass redis://:s3cret@127.0.0.1:1;
@@ -339,7 +339,7 @@ fn one_name_in_two_stores() {
 
 /// The limits of a server apply together outside of its locations, so they must have one store.
 #[test]
-fn limits_of_a_server_in_two_stores() {
+fn limits_of_a_server_in_two_stores_are_refused() {
     let snippet = "rate_limit_redis a name=x rate=1r/s; rate_limit_redis a name=y rate=1r/s;
         location / { rate_limit_redis a name=x rate=1r/s; }
         location /y {
@@ -354,7 +354,7 @@ fn limits_of_a_server_in_two_stores() {
 
 /// An error of OpenSSL about the settings of TLS is one of the whole block, at its end.
 #[test]
-fn tls() {
+fn errors_of_tls_are_those_of_the_block() {
     let block =
         |url: &str, lines: &str| format!("rate_limit_redis_store a {{\nserver {url};\n{lines}\n}}");
     let tls = "rediss://127.0.0.1";
@@ -400,7 +400,7 @@ fn tls() {
 }
 
 #[test]
-fn a_host_that_cannot_be_resolved() {
+fn a_host_that_cannot_be_resolved_is_refused() {
     // No resolver looks up a label over 63 bytes.
     let host = "h".repeat(64);
     let snippet = format!(
@@ -414,7 +414,7 @@ fn a_host_that_cannot_be_resolved() {
 
 /// A notice reports, once, that leases do not apply.
 #[test]
-fn limits_without_leases() {
+fn limits_without_leases_are_noted_once() {
     let notices = |lease: &str, algorithms: &[Algorithm]| {
         let line = |(n, algorithm): (usize, &Algorithm)| {
             let words = choice(*algorithm);
@@ -463,7 +463,7 @@ fn a_line_is_warned_of_once() {
 
 /// NGINX knows the variables: its own, those of any name with a prefix, the module's and those of the configuration.
 #[test]
-fn keys_that_lack_their_dollar() {
+fn keys_that_lack_their_dollar_are_warned_of() {
     let of = |key: &str| format!("rate_limit_redis {key} rate=1r/s;");
     let keys = [
         "remote_addr",
@@ -484,7 +484,7 @@ fn keys_that_lack_their_dollar() {
 }
 
 #[test]
-fn sentinels_at_the_port_of_redis() {
+fn sentinels_at_the_port_of_redis_are_warned_of() {
     let snippet = "rate_limit_redis_store edge {
         server redis://127.0.0.1;
         server redis://127.0.0.2:26379;
@@ -499,7 +499,7 @@ fn sentinels_at_the_port_of_redis() {
 
 /// A store counts as used where any `rate_limit_redis_pass` names it, at whatever level, before it or after it.
 #[test]
-fn stores_that_no_limit_uses() {
+fn stores_that_no_limit_uses_are_warned_of() {
     let snippet = "rate_limit_redis_pass before;
 rate_limit_redis_store before { server redis://127.0.0.1; }
 
@@ -513,7 +513,7 @@ rate_limit_redis_store inside { server redis://127.0.0.1; }";
 }
 
 #[test]
-fn a_time_to_connect_that_lacks_its_unit() {
+fn a_time_to_connect_that_lacks_its_unit_is_warned_of() {
     let snippet = "rate_limit_redis_store edge {
         server redis://127.0.0.1;
         connect_timeout 250;
@@ -523,7 +523,7 @@ fn a_time_to_connect_that_lacks_its_unit() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read() {
+fn a_file_that_cannot_be_read_is_refused() {
     let snippet =
         "rate_limit_redis_store edge {\nserver redis://127.0.0.1;\npassword_file nonexist;\n}";
     let parts =
@@ -533,7 +533,7 @@ fn a_file_that_cannot_be_read() {
 
 /// Each copy of a line is warned of, at its own place.
 #[test]
-fn lines_that_are_given_twice() {
+fn lines_that_are_given_twice_are_warned_of() {
     let line = "rate_limit_redis $remote_addr rate=1r/s;";
     let snippet = format!("{line}\nrate_limit_redis $uri rate=1r/s;\n{line}");
     warned_at(Location, &snippet, &[(3, &["given twice", "\"default\"", "/snippet.conf:1,"])]);
@@ -565,7 +565,7 @@ const EVERYWHERE: &[&str] = &[
 /// NGINX knows where a directive may stand. Where each may is in the table of directives, which a test compares with
 /// the reference; all of a kind are the same to NGINX.
 #[test]
-fn places() {
+fn a_directive_stands_where_it_may() {
     let elsewhere = |at, line: &str| {
         let name = line.split([' ', ';']).next().expect("a name");
         let message = format!("\"{name}\" directive is not allowed here");
@@ -598,7 +598,7 @@ fn every_directive_is_used_as_it_may_be() {
 }
 
 #[test]
-fn good_limits() {
+fn good_limits_are_accepted() {
     let name = "n".repeat(64);
     let good = [
         "rate_limit_redis $remote_addr rate=10r/s;",
@@ -659,7 +659,7 @@ fn good_limits() {
 }
 
 #[test]
-fn good_stores() {
+fn good_stores_are_accepted() {
     let good = [
         "redis://127.0.0.1",
         "redis://127.0.0.1:6380",
@@ -683,7 +683,7 @@ fn good_stores() {
 }
 
 #[test]
-fn good_settings() {
+fn good_settings_are_accepted() {
     let good = [
         "rate_limit_redis_timeout 1ms;",
         "rate_limit_redis_timeout 1s;",
@@ -724,7 +724,7 @@ fn good_settings() {
 }
 
 #[test]
-fn good_wholes() {
+fn good_wholes_are_accepted() {
     // One definition, in several servers and levels.
     let shared = "rate_limit_redis $remote_addr name=shared rate=9r/s";
     conf(Http, &format!("{shared};\nserver {{ location / {{ {shared} cost=2; }} }}")).config_ok();

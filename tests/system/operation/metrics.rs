@@ -539,7 +539,7 @@ fn topology_queries_are_counted_by_result() {
 
 /// A server that does not answer opens the breaker, while its connection stays.
 #[test]
-fn a_silent_server() {
+fn a_silent_server_opens_the_breaker() {
     let mut redis = Redis::start();
     // One worker: its turn, and its own errors, are counted.
     let nginx = metered(&redis)
@@ -579,7 +579,7 @@ fn a_silent_server() {
 
 /// Replies that are of no use.
 #[test]
-fn kinds_of_errors() {
+fn errors_are_counted_by_kind() {
     let fake = Fake::answering(|key| match key {
         "script" => Act::line("-ERR user_script:1: something is wrong"),
         "auth" => Act::line("-NOPERM this user has no permissions to run the 'evalsha' command"),
@@ -608,7 +608,7 @@ fn kinds_of_errors() {
 
 /// A password that is missing, and one that the server has no use for.
 #[test]
-fn a_wrong_password() {
+fn a_wrong_password_counts_as_auth() {
     let (closed, open) = (Redis::start_with(&["requirepass secret"]), Redis::start());
     let of = |redis: &Redis, account: &str| format!("redis://{account}{}", redis.addr());
     for (redis, account) in [(&closed, ""), (&open, ":secret@")] {
@@ -697,7 +697,7 @@ fn counters_survive_workers() {
 
 /// The connections of all workers are counted, however many there are.
 #[test]
-fn many_workers() {
+fn connections_of_many_workers_are_counted() {
     let redis = Redis::start();
     let conf = |workers| {
         metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
@@ -716,7 +716,7 @@ fn many_workers() {
 
 /// With fewer workers, and with another server, those that are gone are not counted.
 #[test]
-fn connections_of_workers_that_are_gone() {
+fn connections_of_workers_that_are_gone_are_not_counted() {
     let (first, second) = (Redis::start(), Redis::start());
     let conf = |redis, workers| {
         metered(redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
@@ -739,7 +739,7 @@ fn connections_of_workers_that_are_gone() {
 
 /// Workers that were killed are not counted either.
 #[test]
-fn connections_of_workers_that_were_killed() {
+fn connections_of_workers_that_were_killed_are_not_counted() {
     let redis = Redis::start();
     let conf = |workers| {
         metered(&redis).workers(workers).server("location / { rate_limit_redis k rate=9r/h; }")
@@ -772,7 +772,7 @@ fn connections_of_workers_that_were_killed() {
 
 /// A worker that takes its time to leave closes its connection. Nothing is wrong with the server.
 #[test]
-fn a_worker_that_leaves_slowly() {
+fn a_worker_that_leaves_slowly_closes_its_connection() {
     let redis = Redis::start();
     // One worker: it is the one that has the slow request.
     let mut nginx = metered(&redis)
@@ -911,7 +911,7 @@ fn request(nginx: &Nginx, method: &str, path: &str, headers: &[(&str, &str)]) ->
 }
 
 #[test]
-fn only_get_and_head() {
+fn only_get_and_head_are_answered() {
     // Without limits no worker connects, so that HEAD and GET find the same numbers.
     let nginx = Conf::new().server("location = /metrics { rate_limit_redis_metrics; }").start();
     let mut http = nginx.http();
@@ -997,7 +997,7 @@ fn the_administrator_chooses_the_form() {
 }
 
 #[test]
-fn the_page_for_a_browser() {
+fn a_browser_gets_a_page_that_may_be_compressed() {
     let redis = Redis::start();
     let nginx = metered(&redis)
         .http("charset utf-8; gzip on; gzip_min_length 1;")
@@ -1065,7 +1065,7 @@ fn the_page_can_be_limited_and_closed() {
 }
 
 #[test]
-fn nothing_is_limited() {
+fn a_page_without_limits_names_none() {
     let nginx = Conf::new().server("location = /metrics { rate_limit_redis_metrics; }").start();
     let samples = metrics(&nginx);
     assert!(samples.keys().all(|series| !series.contains("{name=") && !series.contains("{node=")));
@@ -1074,7 +1074,7 @@ fn nothing_is_limited() {
 }
 
 #[test]
-fn a_unix_socket_and_no_master() {
+fn a_process_without_a_master_counts_a_unix_socket() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .single()

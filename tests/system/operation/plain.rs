@@ -46,7 +46,7 @@ fn keeps_connections_and_pipelines() {
 }
 
 #[test]
-fn reads_chunks() {
+fn reads_a_chunked_response() {
     let nginx = plain()
         .http("server { listen 127.0.0.1:{port2}; gzip off; ssi on; ssi_types *; }")
         .server("location / { proxy_pass http://127.0.0.1:{port2}; proxy_http_version 1.1; }")
@@ -58,7 +58,7 @@ fn reads_chunks() {
 }
 
 #[test]
-fn reloads() {
+fn reloads_without_failed_requests() {
     let conf = plain().workers(2);
     let mut nginx = conf.start();
     let old = nginx.worker_pids();

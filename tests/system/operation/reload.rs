@@ -72,18 +72,18 @@ fn unnoticed(configured: impl FnOnce(Conf) -> Conf) {
 }
 
 #[test]
-fn reload_under_load_and_open() {
+fn reload_under_load_goes_unnoticed_if_open() {
     unnoticed(|conf| conf.server("rate_limit_redis_on_error open;"));
 }
 
 #[test]
-fn reload_under_load_and_closed() {
+fn reload_under_load_goes_unnoticed_if_closed() {
     unnoticed(|conf| conf.server("rate_limit_redis_on_error closed;"));
 }
 
 /// However the workers share connections, and wait for events.
 #[test]
-fn reload_under_load_with_other_events() {
+fn reload_under_load_goes_unnoticed_with_other_events() {
     let methods = ["poll", "select"].into_iter().filter(|method| has_event_method(method));
     let methods = methods.map(|method| format!("use {method};"));
     let cases =
@@ -133,7 +133,7 @@ fn a_configuration_that_is_refused_changes_nothing() {
 
 /// With other numbers of workers, and other sizes of the memory that they share.
 #[test]
-fn other_workers_and_another_memory() {
+fn other_workers_and_another_memory_lose_nothing() {
     let redis = Redis::start();
     let conf = |workers: usize, memory: &str| {
         limited(&redis, "rate=1r/h capacity=500")
@@ -376,7 +376,7 @@ fn a_worker_that_was_killed_is_replaced() {
 }
 
 #[test]
-fn without_a_master() {
+fn a_process_without_a_master_leaves_too() {
     let redis = Redis::start();
     let mut nginx = limited(&redis, "rate=9r/d").single().start();
     let pid = nginx.pid();

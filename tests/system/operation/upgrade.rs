@@ -17,7 +17,7 @@ fn limited(redis: &Redis) -> Conf {
 
 /// Another build of the module takes the place of the one that is loaded, as a package does it, and NGINX is reloaded.
 #[test]
-fn another_build_of_the_module() {
+fn another_build_of_the_module_is_loaded_unnoticed() {
     let redis = Redis::start();
     let conf = limited(&redis).copied_module();
     let mut nginx = conf.start();
@@ -37,7 +37,7 @@ fn another_build_of_the_module() {
 
 /// `USR2`, `WINCH` and `QUIT`: both binaries serve for a while.
 #[test]
-fn binary_upgrade() {
+fn binary_upgrade_goes_unnoticed() {
     if !has_pid_namespaces() {
         println!("not tested: it needs PID namespaces");
         return;

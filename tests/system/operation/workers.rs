@@ -42,7 +42,7 @@ fn kill_in_the_lock(nginx: &mut Nginx) {
 /// A worker dies while it holds the lock of the shared memory, in the middle of a local decision. The others go on, and so
 /// does the one that takes its place.
 #[test]
-fn killed_while_they_hold_the_lock() {
+fn killed_while_they_hold_the_lock_they_hold_up_nobody() {
     // So long decisions that the lock is often held.
     let log = |n| format!("rate_limit_redis k name=log{n} rate=3000r/s algorithm=sliding_log;");
     let logs: String = (0..20).map(log).collect();
@@ -80,7 +80,7 @@ fn inner_pid(worker: u32) -> u32 {
 
 /// A worker gets the process id of one that was killed: it is not taken for that one.
 #[test]
-fn a_process_id_that_is_used_again() {
+fn a_process_id_may_be_used_again() {
     if !has_pid_namespaces() {
         println!("not tested: it needs PID namespaces");
         return;
@@ -126,7 +126,7 @@ fn a_process_id_that_is_used_again() {
 
 /// More pairs of a worker and a limit that settles than there is room for in the shared memory.
 #[test]
-fn many_workers_and_many_limits_that_settle() {
+fn many_workers_and_many_limits_may_settle() {
     const WORKERS: usize = 32;
     const LIMITS: usize = 17;
     const CAPACITY: u64 = 10_000;
