@@ -244,6 +244,31 @@ fn a_failover_between_host_names_goes_unnoticed() {
     assert_eq!(errors(&nginx), Vec::<String>::new());
 }
 
+/// Nodes that announce no endpoint are all at the host of the configuration, which is a name that was resolved when NGINX
+/// started.
+#[test]
+fn nodes_without_endpoints_are_at_the_host_of_the_configuration() {
+    let cluster = ClusterConf::steady(3, 1);
+    let cluster = cluster.line("cluster-preferred-endpoint-type unknown-endpoint").start();
+    let url = cluster.urls()[0].replace("127.0.0.1", "localhost");
+    let nginx = limited(&[url], "").start();
+    let keys = [0, 1, 2].map(|node| key_at(&cluster, "many", node));
+    let mut http = nginx.http();
+    let mut pass = |key: &str| {
+        assert_eq!(http.get(&format!("/many?k={key}")).decision(), "PASSED redis");
+    };
+    keys.iter().for_each(|key| pass(key));
+    let replica = cluster.replicas_of(0)[0];
+    cluster.command::<()>(replica, &["CLUSTER", "FAILOVER"]);
+    let is_master = || cluster.calls(replica, "evalsha") > 0;
+    let has_taken_over = || {
+        pass(&keys[0]);
+        is_master()
+    };
+    wait_until(PATIENCE, has_taken_over, "the failover");
+    assert_eq!(errors(&nginx), Vec::<String>::new());
+}
+
 #[test]
 fn a_script_cache_that_is_flushed_goes_unnoticed() {
     let cluster = ClusterConf::steady(2, 0).start();
