@@ -85,6 +85,13 @@ impl Authority {
         self.sign(names, &["-startdate", "20200101000000Z", "-enddate", "20200102000000Z"])
     }
 
+    /// A certificate for these names that expires after so many seconds.
+    pub fn issue_for(&self, names: &str, seconds: u64) -> Identity {
+        let after = format!("-d{seconds} seconds");
+        let end = run("date", &["-u", &after, "+%Y%m%d%H%M%SZ"]);
+        self.sign(names, &["-enddate", end.trim()])
+    }
+
     /// A certificate that no authority has signed.
     pub fn self_signed(&self, names: &str) -> Identity {
         let names = format!("subjectAltName={names}");

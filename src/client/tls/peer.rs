@@ -7,9 +7,10 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ngx::ffi::{
-    ERR_clear_error, SSL, SSL_CTRL_SET_TLSEXT_HOSTNAME, SSL_SESSION, SSL_SESSION_free, SSL_ctrl,
-    SSL_get0_param, TLSEXT_NAMETYPE_host_name, X509_V_ERR_HOSTNAME_MISMATCH,
-    X509_V_ERR_IP_ADDRESS_MISMATCH, X509_VERIFY_PARAM_set1_host, X509_VERIFY_PARAM_set1_ip,
+    ERR_clear_error, SSL, SSL_CTRL_SET_TLSEXT_HOSTNAME, SSL_SESSION, SSL_SESSION_free,
+    SSL_SESSION_get0_peer, SSL_ctrl, SSL_get0_param, TLSEXT_NAMETYPE_host_name,
+    X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH, X509_VERIFY_PARAM_set1_host,
+    X509_VERIFY_PARAM_set1_ip, X509_cmp_current_time, X509_get0_notAfter,
     X509_verify_cert_error_string,
 };
 
@@ -100,6 +101,18 @@ impl Peer {
 
 /// A session that may be resumed.
 pub(super) struct Session(pub(super) NonNull<SSL_SESSION>);
+
+impl Session {
+    /// Whether the server's certificate has expired: OpenSSL does not verify it again when it resumes the session, and with
+    /// TLS 1.3 each session makes another.
+    pub(super) fn has_expired(&self) -> bool {
+        // SAFETY: the session is a share of our own, and the certificate and its time are parts of it.
+        unsafe {
+            let certificate = SSL_SESSION_get0_peer(self.0.as_ptr());
+            !certificate.is_null() && X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0
+        }
+    }
+}
 
 impl Drop for Session {
     fn drop(&mut self) {

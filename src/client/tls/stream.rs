@@ -87,7 +87,8 @@ impl Stream {
     unsafe fn start(&self, c: *mut ngx_connection_t) -> Result<(), String> {
         let peer = &self.peer;
         let session = peer.session.borrow();
-        let session = session.as_ref().map_or(ptr::null_mut(), |session| session.0.as_ptr());
+        let session = session.as_ref().filter(|session| !session.has_expired());
+        let session = session.map_or(ptr::null_mut(), |session| session.0.as_ptr());
         // SAFETY: the connection is open, and has its pool; OpenSSL takes shares of the context
         // and of the session.
         unsafe {

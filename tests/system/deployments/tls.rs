@@ -451,6 +451,22 @@ fn a_session_does_not_outlive_what_was_verified() {
     assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
 }
 
+/// OpenSSL verifies nothing when it resumes a session, of which each makes another.
+#[test]
+fn a_session_does_not_outlive_the_certificate() {
+    const SECONDS: u64 = 8;
+    let (authority, start) = (Authority::new(), Instant::now());
+    let identity = authority.issue_for(LOCAL, SECONDS);
+    let redis = Redis::start_tls(&authority, &identity, &[]);
+    let lines = format!("{} {}", server("localhost", redis.tls_port()), trust(&authority));
+    let nginx = limited(&lines).workers(1).start();
+    assert_eq!(nginx.get("/?k=a").decision(), "PASSED redis");
+    sleep(Duration::from_secs(SECONDS + 1).saturating_sub(start.elapsed()));
+    redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    nginx.wait_for_error_log("certificate has expired");
+    assert_eq!(nginx.get("/?k=a").decision(), "ERROR_PASSED none");
+}
+
 #[test]
 fn a_server_that_stops_within_the_handshake_is_down() {
     let (authority, mut redis) = redis(&[]);
