@@ -26,6 +26,7 @@
 mod conclusion;
 mod end;
 mod evaluated;
+mod local;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -35,15 +36,15 @@ use std::cell::Cell;
 use crate::charge::Effect;
 use crate::client::{Answer, Error};
 use crate::conf::{OnError, OnInvalid, Policy};
-use crate::decision::{Decision, Source, Status, Verdict};
+use crate::decision::{Decision, Source, Status};
 use crate::lease::Granted;
 use crate::lease::table::Outcome;
-use crate::local::{LocalAnswer, LocalCharges, Mode};
+use crate::local::{LocalCharges, Mode};
 use crate::rate::MILLISECOND;
 
 pub use conclusion::Decisions;
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
-pub use machine::{Machine, NoRoom, Submission};
+pub use machine::{Machine, Submission};
 
 /// The next step of a request.
 #[must_use]
@@ -124,67 +125,6 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         self.decision.set(self.decision.get().map(invalid));
         status
     }
-}
-
-/// Local decisions.
-impl<'a, M: Machine> LimitedRequest<'a, M> {
-    /// Charges the request locally as long as anything of its limits that was spent in an outage is not regained: Redis
-    /// has no record of it, so both are charged, this machine first. Returns whether a limit rejects the request.
-    fn is_rejected_locally(&self, machine: &M) -> bool {
-        let has_charges = || self.limits.iter().any(|it| machine.has_charges(it, self.started));
-        self.is_local() && has_charges() && self.charge_locally(machine)
-    }
-
-    /// Charges the request locally beside Redis. Returns whether a limit rejects it.
-    #[inline(never)]
-    fn charge_locally(&self, machine: &M) -> bool {
-        let Ok(local) = self.decide_locally(machine, Mode::Return) else { return false };
-        self.local.set(Some(local));
-        self.is_violated()
-    }
-
-    /// Whether what Redis does not decide is decided locally.
-    fn is_local(&self) -> bool {
-        self.policy.on_error == OnError::Local
-    }
-
-    /// Decides the request in the local table.
-    fn decide_locally(&self, machine: &M, mode: Mode) -> Result<LocalCharges<'a>, NoRoom> {
-        let local = machine.decide_locally(mode, self.limits)?;
-        for (limit, verdict) in self.limits.iter().zip(verdicts(&local)) {
-            if verdict.is_some() {
-                limit.set_verdict(verdict);
-            }
-        }
-        Ok(local)
-    }
-
-    /// Where the request was charged locally as well, Redis has no record of what was spent in the outage:
-    /// of both verdicts the stricter one counts. What a rejected request was charged locally is given back.
-    #[inline(never)]
-    fn join_local(&self, machine: &M) {
-        let Some(mut local) = self.local.take() else { return };
-        let is_rejected = self.is_violated();
-        if is_rejected {
-            machine.give_back(&mut local);
-        }
-        for (limit, local) in self.limits.iter().zip(verdicts(&local)) {
-            let redis = limit.verdict();
-            let joined = redis.zip(local).map(|(redis, local)| redis.stricter(local));
-            limit.set_verdict(joined.or(redis));
-        }
-        if !is_rejected {
-            self.local.set(Some(local));
-        }
-    }
-}
-
-/// The verdict of each limit that was checked locally, in their order.
-fn verdicts(local: &LocalCharges<'_>) -> impl Iterator<Item = Option<Verdict>> {
-    local.iter().map(|charge| match charge.answer() {
-        LocalAnswer::Verdict(verdict) => Some(verdict),
-        LocalAnswer::Unchecked | LocalAnswer::NoRoom => None,
-    })
 }
 
 /// Leases.
@@ -413,9 +353,9 @@ impl<M: Machine> LimitedRequest<'_, M> {
     fn on_undecided(&self, machine: &M) {
         if self.is_local() {
             if let Some(mut local) = self.local.take() {
-                machine.give_back(&mut local);
+                local::give_back(machine, &mut local);
             }
-            if let Ok(local) = self.decide_locally(machine, Mode::Outage) {
+            if let Some(local) = self.decide_locally(machine, Mode::Outage) {
                 self.decide(machine, Source::Local);
                 if !self.is_rejected() {
                     self.local.set(Some(local));

@@ -9,12 +9,12 @@ use rate_limit_core::deny_cache::{Denial, DenyTable};
 use rate_limit_core::lease::Holding;
 use rate_limit_core::lease::table::{LeaseTable, Outcome, Renewed, Taken};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::local::{self, LocalAnswer, LocalCharge, LocalCharges, Mode};
+use rate_limit_core::local;
 use rate_limit_core::manage::table::{ManagedClient, ManagedTable};
 use rate_limit_core::manage::{Change, ClientState};
 use rate_limit_core::metrics::{LeaseUnits, SettlementResult};
 use rate_limit_core::overrides::Override;
-use rate_limit_core::request::{Evaluated, Machine, NoRoom};
+use rate_limit_core::request::{Evaluated, Machine};
 use rate_limit_core::table::Table;
 
 use super::Shared;
@@ -116,44 +116,19 @@ impl Machine for Shared {
         self.may_have_charges(now) && limit.line.record(self).may_have_charges(now)
     }
 
-    fn decide_locally<'a>(
-        &self,
-        mode: Mode,
-        limits: &[Evaluated<'a, LimitConf>],
-    ) -> Result<LocalCharges<'a>, NoRoom> {
-        let blocked_for = |limit: &Evaluated<'_, LimitConf>| match mode {
-            Mode::Outage => self.blocked_for(limit.charge.client()),
-            // Redis, which knows better, decides as well.
-            Mode::Return => 0,
-        };
-        let mut charges: LocalCharges<'_> =
-            limits.iter().map(|limit| (limit.charge, blocked_for(limit))).collect();
-        self.with_table(|table, now| local::decide(table, now, mode, &mut charges));
-        for (limit, charge) in limits.iter().zip(charges.iter()) {
-            self.regains_in(limit, charge.reset());
-        }
-        if charges.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
-            self.header.no_room.fetch_add(1, Ordering::Relaxed);
-            self.give_back(&mut charges);
-            return Err(NoRoom);
-        }
-        Ok(charges)
+    /// On the monotonic clock: a wall clock that was far ahead must not prolong this.
+    fn note_charges(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
+        let whole = monotonic_micros().saturating_add(reset);
+        limit.line.record(self).charge_until(whole);
+        self.header.whole.fetch_max(whole, Ordering::Relaxed);
     }
 
-    fn give_back(&self, charges: &mut LocalCharges<'_>) {
-        self.with_table(|table, now| local::give_back(table, now, charges));
+    fn with_local_table<T>(&self, act: impl FnOnce(&mut Table<'_>, u64) -> T) -> T {
+        self.with_table(act)
     }
 
-    fn settle_locally(
-        &self,
-        limit: &Evaluated<'_, LimitConf>,
-        charge: &LocalCharge<'_>,
-        change: i64,
-    ) {
-        let settle = |table: &mut Table<'_>, now| local::settle(table, now, charge, change);
-        if let Some(reset) = self.with_table(settle) {
-            self.regains_in(limit, reset);
-        }
+    fn count_no_room(&self) {
+        self.header.no_room.fetch_add(1, Ordering::Relaxed);
     }
 
     // The changes to clients.
@@ -172,6 +147,14 @@ impl Machine for Shared {
         if span > 0 || self.may_be_blocked() {
             self.set_block(limit.charge.client(), span);
         }
+    }
+
+    fn blocked_for(&self, limit: &Evaluated<'_, LimitConf>) -> u64 {
+        if !self.may_be_blocked() {
+            return 0;
+        }
+        let ManagedClient { blocked_until, .. } = self.managed().get(limit.charge.client());
+        blocked_until.saturating_sub(monotonic_micros())
     }
 
     // The counters.
@@ -239,16 +222,6 @@ impl Shared {
 
 /// Local decisions.
 impl Shared {
-    /// Something of the limit was spent that is regained in so many µs; 0: nothing was. On the monotonic clock: a wall clock
-    /// that was far ahead must not prolong this.
-    fn regains_in(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
-        if reset > 0 {
-            let whole = monotonic_micros().saturating_add(reset);
-            limit.line.record(self).charge_until(whole);
-            self.header.whole.fetch_max(whole, Ordering::Relaxed);
-        }
-    }
-
     /// Whether any local charge of any limit may not be regained yet.
     fn may_have_charges(&self, now: u64) -> bool {
         now < self.header.whole.load(Ordering::Relaxed)
@@ -288,15 +261,6 @@ impl Shared {
     fn set_override(&self, client: u128, own: Option<Override>, redis_now: u64) {
         let now = monotonic_micros();
         self.managed().set_override(client, own.map(|own| own.by_clock(redis_now, now)), now);
-    }
-
-    /// For how long a client is still blocked, as far as it is known, in µs; 0: it is not.
-    pub(super) fn blocked_for(&self, client: u128) -> u64 {
-        if !self.may_be_blocked() {
-            return 0;
-        }
-        let ManagedClient { blocked_until, .. } = self.managed().get(client);
-        blocked_until.saturating_sub(monotonic_micros())
     }
 
     fn set_block(&self, client: u128, span: u64) {

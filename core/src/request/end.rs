@@ -1,6 +1,6 @@
 //! The end of a request: its reservations stand, or are settled by what it has really cost.
 
-use super::{ConfiguredLimit as _, Evaluated, LimitedRequest, Machine, Submission as _};
+use super::{ConfiguredLimit as _, Evaluated, LimitedRequest, Machine, Submission as _, local};
 use crate::metrics::SettlementResult;
 
 impl<'a, M: Machine> LimitedRequest<'a, M> {
@@ -36,7 +36,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         if self.has_ended.replace(true) {
             return;
         }
-        let local = self.local.take();
+        let charges = self.local.take();
         for limit in self.reservations() {
             let Some(cost) = real_cost(limit) else {
                 self.keep(machine, limit);
@@ -45,9 +45,10 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             // Both are up to 2^54.
             let change = cost.cast_signed().saturating_sub(limit.charge.cost.cast_signed());
             let index = self.limits.element_offset(limit);
-            if let Some(charge) = local.as_ref().zip(index).and_then(|(all, index)| all.get(index))
+            if let Some(charge) =
+                charges.as_ref().zip(index).and_then(|(all, index)| all.get(index))
             {
-                machine.settle_locally(limit, charge, change);
+                local::settle(machine, limit, charge, change);
             }
             self.settle(machine, limit, change);
         }

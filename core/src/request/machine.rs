@@ -7,9 +7,9 @@ use crate::decision::{Source, Status, Verdict};
 use crate::deny_cache::Denial;
 use crate::lease::table::{Outcome, Taken};
 use crate::lease::{Granted, Holding};
-use crate::local::{LocalCharge, LocalCharges, Mode};
 use crate::metrics::SettlementResult;
 use crate::overrides::Override;
+use crate::table::Table;
 
 /// A machine: its clock, and what its workers share. Times are in µs of its monotonic clock.
 pub trait Machine {
@@ -66,23 +66,14 @@ pub trait Machine {
     /// Whether any local charge of a limit may not be regained yet at `now`.
     fn has_charges(&self, limit: &Evaluated<'_, Self::Limit>, now: u64) -> bool;
 
-    /// Decides about a request locally, and charges it.
-    fn decide_locally<'a>(
-        &self,
-        mode: Mode,
-        limits: &[Evaluated<'a, Self::Limit>],
-    ) -> Result<LocalCharges<'a>, NoRoom>;
+    /// Takes note that something of a limit was spent locally, and is regained in `reset` µs.
+    fn note_charges(&self, limit: &Evaluated<'_, Self::Limit>, reset: u64);
 
-    /// Gives back what a request was charged locally. Its verdicts then show what the limits hold without it.
-    fn give_back(&self, charges: &mut LocalCharges<'_>);
+    /// Runs `act` with the table of these states, which no other worker uses meanwhile, and with the Unix time in µs.
+    fn with_local_table<T>(&self, act: impl FnOnce(&mut Table<'_>, u64) -> T) -> T;
 
-    /// Settles what a limit has charged a request locally: it has cost so many units more; below zero, so many less.
-    fn settle_locally(
-        &self,
-        limit: &Evaluated<'_, Self::Limit>,
-        charge: &LocalCharge<'_>,
-        change: i64,
-    );
+    /// Counts a request whose new states do not fit into the table.
+    fn count_no_room(&self);
 
     // The changes to clients, as far as this machine knows them.
 
@@ -96,6 +87,9 @@ pub trait Machine {
 
     /// Takes note that the client of `limit` is blocked for `span` µs from now; 0: it is not.
     fn note_block(&self, limit: &Evaluated<'_, Self::Limit>, span: u64);
+
+    /// For how long the client of `limit` is blocked, in µs; 0: it is not.
+    fn blocked_for(&self, limit: &Evaluated<'_, Self::Limit>) -> u64;
 
     // The counters.
 
@@ -124,10 +118,6 @@ pub trait Machine {
         change: i64,
     );
 }
-
-/// The new states of the limits do not fit into the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
 
 /// A request at the client of its store: see [`Client`](crate::client::Client).
 pub trait Submission: Copy {

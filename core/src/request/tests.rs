@@ -6,17 +6,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::local::verdicts;
 use super::*;
 use crate::algorithm::Undelayed;
 use crate::charge::{Charge, Template};
 use crate::conf::limit::Phase;
-use crate::decision::Retry;
+use crate::decision::{Retry, Verdict};
 use crate::deny_cache::Denial;
 use crate::key::Head;
 use crate::lease::Holding;
 use crate::lease::table::{LeaseBucket, LeaseTable, Taken};
 use crate::limit::{Algorithm, Quota};
-use crate::local::{self, LocalCharge};
 use crate::metrics::SettlementResult;
 use crate::overrides::Override;
 use crate::rate::SECOND;
@@ -101,8 +101,10 @@ struct TestMachine {
     local: RefCell<Vec<u64>>,
     /// When all that was spent locally of a limit is regained, by name.
     whole: RefCell<HashMap<String, u64>>,
-    /// How often requests were decided in the local table.
-    local_decisions: Cell<usize>,
+    /// How often the local table was used.
+    local_uses: Cell<usize>,
+    /// Requests whose states did not fit into it.
+    no_room: Cell<usize>,
     /// The counts of limits, in this order.
     counts: RefCell<Vec<Counted>>,
     waits: Cell<usize>,
@@ -123,7 +125,8 @@ impl TestMachine {
             leases: std::iter::repeat_with(LeaseBucket::default).take(16).collect(),
             local: RefCell::new(vec![0; room]),
             whole: RefCell::default(),
-            local_decisions: Cell::new(0),
+            local_uses: Cell::new(0),
+            no_room: Cell::new(0),
             counts: RefCell::default(),
             waits: Cell::new(0),
             reservations: Cell::new(0),
@@ -131,12 +134,6 @@ impl TestMachine {
             overrides: RefCell::default(),
             blocks: RefCell::default(),
         }
-    }
-
-    /// For how long the client of a limit is blocked in an outage, as far as it was noted, in µs.
-    fn blocked_for(&self, limit: &Evaluated<'_, TestLine>, mode: Mode) -> u64 {
-        let noted = self.blocks.borrow().get(&limit.charge.client()).copied();
-        noted.filter(|_| mode == Mode::Outage).unwrap_or(0)
     }
 
     fn table(&self) -> LeaseTable<'_> {
@@ -160,11 +157,17 @@ impl TestMachine {
         self.table().renew(&limit.charge, 0, Taken::Nothing, &outcome, START);
     }
 
+    /// Decides about another request of the client of these limits, in an outage.
+    fn decide_locally(&self, limits: &[TestLimit]) -> LocalCharges<'static> {
+        let others = limits.iter().map(|it| Evaluated::new(it.line, it.charge, None));
+        let others = leak(others.collect::<Vec<_>>());
+        let request: TestRequest = LimitedRequest::new(policy(|_| ()), others, self.now());
+        request.decide_locally(self, Mode::Outage).unwrap()
+    }
+
     /// Charges the client of these limits locally until it is rejected.
     fn exhaust(&self, limits: &[TestLimit]) {
-        for _ in 0..10 {
-            self.decide_locally(Mode::Outage, limits).unwrap();
-        }
+        (0..10).for_each(|_| drop(self.decide_locally(limits)));
     }
 
     fn counted(&self) -> Vec<Counted> {
@@ -227,33 +230,19 @@ impl Machine for TestMachine {
         self.whole.borrow().get(limit.line.name()).is_some_and(|whole| now < *whole)
     }
 
-    fn decide_locally<'a>(
-        &self,
-        mode: Mode,
-        limits: &[Evaluated<'a, TestLine>],
-    ) -> Result<LocalCharges<'a>, NoRoom> {
-        let mut charges: LocalCharges<'_> =
-            limits.iter().map(|limit| (limit.charge, self.blocked_for(limit, mode))).collect();
-        self.local_decisions.set(self.local_decisions.get() + 1);
-        let mut words = self.local.borrow_mut();
-        local::decide(&mut Table::open(&mut words), self.now(), mode, &mut charges);
-        for (limit, charge) in limits.iter().zip(charges.iter()) {
-            let mut known = self.whole.borrow_mut();
-            let whole = known.entry(limit.line.name().to_owned()).or_default();
-            *whole = (*whole).max(self.now() + charge.reset());
-        }
-        let fits = charges.iter().all(|charge| charge.answer() != LocalAnswer::NoRoom);
-        if fits { Ok(charges) } else { Err(NoRoom) }
+    fn note_charges(&self, limit: &Evaluated<'_, TestLine>, reset: u64) {
+        let mut known = self.whole.borrow_mut();
+        let whole = known.entry(limit.line.name().to_owned()).or_default();
+        *whole = (*whole).max(self.now() + reset);
     }
 
-    fn give_back(&self, charges: &mut LocalCharges<'_>) {
-        let mut words = self.local.borrow_mut();
-        local::give_back(&mut Table::open(&mut words), self.now(), charges);
+    fn with_local_table<T>(&self, act: impl FnOnce(&mut Table<'_>, u64) -> T) -> T {
+        self.local_uses.set(self.local_uses.get() + 1);
+        act(&mut Table::open(&mut self.local.borrow_mut()), self.now())
     }
 
-    fn settle_locally(&self, _: &Evaluated<'_, TestLine>, charge: &LocalCharge<'_>, change: i64) {
-        let mut words = self.local.borrow_mut();
-        local::settle(&mut Table::open(&mut words), self.now(), charge, change);
+    fn count_no_room(&self) {
+        self.no_room.set(self.no_room.get() + 1);
     }
 
     fn note_override(&self, limit: &Evaluated<'_, TestLine>, own: Option<Override>, _: u64) {
@@ -262,6 +251,10 @@ impl Machine for TestMachine {
 
     fn note_block(&self, limit: &Evaluated<'_, TestLine>, span: u64) {
         self.blocks.borrow_mut().insert(limit.charge.client(), span);
+    }
+
+    fn blocked_for(&self, limit: &Evaluated<'_, TestLine>) -> u64 {
+        self.blocks.borrow().get(&limit.charge.client()).copied().unwrap_or(0)
     }
 
     fn count_wait(&self, _: u64) {
@@ -772,7 +765,7 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
     ] {
         let machine = TestMachine::new(ROOM);
         let (policy, limits) = (policy(|it| it.on_error = OnError::Local), limits(ENFORCED));
-        (0..spent).for_each(|_| drop(machine.decide_locally(Mode::Outage, limits)));
+        (0..spent).for_each(|_| drop(machine.decide_locally(limits)));
         let request: TestRequest = LimitedRequest::new(policy, limits, START);
         if request.begin(&machine) == Progress::Submit {
             let to = submit(&request, &machine);
@@ -780,7 +773,7 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
         }
         assert_eq!(status_and_source(&request), expected);
         let next = (0..20).take_while(|_| {
-            let local = machine.decide_locally(Mode::Outage, limits).unwrap();
+            let local = machine.decide_locally(limits);
             verdicts(&local).all(|verdict| verdict.unwrap().allowed)
         });
         assert_eq!(10 - next.count(), used, "what was rejected is given back");
@@ -834,17 +827,38 @@ fn after_an_outage_the_local_table_is_used_for_the_limits_that_were_charged_alon
     let charged = || limit(1, Effect::Enforced, false);
     let other = || limit(2, Effect::Enforced, false);
     machine.exhaust(leak([charged()]));
-    machine.local_decisions.set(0);
+    machine.local_uses.set(0);
     let is_used = |limits: Vec<TestLimit>| {
         let request: TestRequest = LimitedRequest::new(policy, leak(limits), machine.now());
         let progress = request.begin(&machine);
-        (progress, machine.local_decisions.take())
+        (progress, machine.local_uses.take())
     };
     assert_eq!(is_used(vec![other()]), (Progress::Submit, 0));
     assert_eq!(is_used(vec![charged()]), (Progress::Decided, 1));
     assert_eq!(is_used(vec![other(), charged()]), (Progress::Decided, 1));
     machine.now.set(START + SECOND);
     assert_eq!(is_used(vec![charged()]), (Progress::Submit, 0), "all is regained");
+}
+
+/// A table of eight blocks has room for a log of four entries.
+#[test]
+fn a_request_whose_states_do_not_fit_into_the_local_table_is_charged_nothing_there() {
+    let machine = TestMachine::new(76);
+    let policy = policy(|it| it.on_error = OnError::Local);
+    let log = leak(Quota::new(Algorithm::SlidingLog, "10r/s".parse().unwrap(), 10).unwrap());
+    let [bucket, logged] = [1, 2].map(|number| limit(number, Effect::Enforced, false));
+    let logged = Evaluated::new(logged.line, Charge { quota: log, ..logged.charge }, None);
+    let limits = leak([bucket, logged]);
+    (0..4).for_each(|_| drop(machine.decide_locally(limits)));
+    let request: TestRequest = LimitedRequest::new(policy, limits, START);
+    machine.whole.take();
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    assert_eq!(finish(&request, &machine, to, Err(Error::Down)), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::ErrorPassed, Source::None));
+    assert_eq!(machine.no_room.get(), 1);
+    let bucket = verdicts(&machine.decide_locally(&limits[..1])).next().flatten();
+    assert_eq!(bucket.map(|it| it.remaining), Some(5), "this is the fifth");
 }
 
 /// The quota of a client's own, as Redis has it, is shown and noted; units that were set aside by another one than this

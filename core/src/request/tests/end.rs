@@ -31,7 +31,7 @@ fn decided_by_redis(
 /// What the client of a limit has left locally.
 fn left(machine: &TestMachine, limit: &TestLimit) -> u64 {
     let look = leak([Evaluated::new(limit.line, Charge { cost: 0, ..limit.charge }, None)]);
-    let local = machine.decide_locally(Mode::Outage, look).unwrap();
+    let local = machine.decide_locally(look);
     verdicts(&local).next().flatten().unwrap().remaining
 }
 
@@ -102,6 +102,9 @@ fn what_was_charged_locally_alone_is_settled_locally() {
         request.end(&machine, |_| cost);
         assert_eq!((machine.ended.take(), left(&machine, &limits[0])), (vec![ended], expected));
         assert_eq!((to.settled.borrow().len(), to.standing.get()), (0, 0));
+        // All that was spent is regained then; what is given back may take as long.
+        let whole = machine.whole.borrow()["limit1"] - machine.now();
+        assert_eq!(whole, cost.unwrap_or(0).max(1) * SECOND / 10);
     }
 }
 
@@ -116,7 +119,7 @@ fn several_limits_that_were_charged_twice_are_settled_twice() {
         (Effect::DryRun, true),
     ]);
     machine.exhaust(&limits[3..]);
-    drop(machine.decide_locally(Mode::Outage, &limits[..3]));
+    drop(machine.decide_locally(&limits[..3]));
     let policy = policy(|it| it.on_error = OnError::Local);
     let answers = [[answer(true, true); 3].as_slice(), &[answer(false, true)]].concat();
     let (request, to) = decided_by_redis(&machine, policy, limits, &answers);
