@@ -30,7 +30,7 @@ mod error_page;
 mod evaluate;
 
 use error_page::{expect_precontent, warn_of};
-use evaluate::{Unevaluated, count_undecided, evaluate, stored};
+use evaluate::{applying, evaluate, stored};
 
 /// The handler of the access phase. To allow is `NGX_DECLINED`: `NGX_OK` would satisfy
 /// `satisfy any`.
@@ -85,19 +85,17 @@ fn begin(r: Request<'_>, phase: Phase) -> Step {
         return Step::DECLINED;
     }
     let Some(shared) = r.memory() else { return Step::INTERNAL_ERROR };
-    let (evaluated, unusable) = match evaluate(r, limits, shared) {
-        Ok(evaluated) => (evaluated, None),
-        Err(Unevaluated::Unusable(effect)) => (&[][..], Some(effect)),
-        Err(Unevaluated::OutOfMemory | Unevaluated::Unbound) => return Step::INTERNAL_ERROR,
+    let Ok((evaluated, unusable)) = evaluate(r, limits, shared) else {
+        return Step::INTERNAL_ERROR;
     };
     debug!(r.log(), "limits to charge: {}", evaluated.len());
     let now = monotonic_micros();
     let Ok(context) = Context::create(r, phase, &conf.policy, evaluated, now) else {
         return Step::INTERNAL_ERROR;
     };
-    if let Some(effect) = unusable {
-        let status = context.request.end_invalid(shared, effect);
-        count_undecided(r, limits, &[], status, shared);
+    if let Some(effect) = unusable
+        && context.request.leave_out(shared, effect, applying(r, limits))
+    {
         return act(r, context);
     }
     match context.request.begin(shared) {

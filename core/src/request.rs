@@ -1,7 +1,9 @@
 //! A request in a phase: from the limits that were evaluated for it to its decision, and to what it leaves behind.
 //!
 //! ```text
-//!   begin ──▶ decided: no limit applies, or a value of one is unusable
+//!   leave_out ▶ decided: a value of a limit is unusable
+//!     ▼
+//!   begin ──▶ decided: no limit applies
 //!     ├─────▶ decided by the deny cache
 //!     ├─────▶ decided locally: what was spent in an outage is not regained
 //!     ├─────▶ decided by leases
@@ -10,6 +12,7 @@
 //!     ▲                                  ├───────▶ decided by leases that came meanwhile
 //!     └───────── once more, at most ─────┤
 //!                                        └ error ▶ decided locally, or by the policy
+//!   end ────▶ what is reserved stands, or is settled
 //! ```
 //!
 //! This is the one order in which the deny cache, the local table, the leases and Redis are queried:
@@ -30,12 +33,13 @@ mod local;
 mod machine;
 #[cfg(test)]
 mod tests;
+mod unusable;
 
 use std::cell::Cell;
 
 use crate::charge::Effect;
 use crate::client::{Answer, Error};
-use crate::conf::{OnError, OnInvalid, Policy};
+use crate::conf::{OnError, Policy};
 use crate::decision::{Decision, Source, Status};
 use crate::lease::Granted;
 use crate::lease::table::Outcome;
@@ -45,6 +49,7 @@ use crate::rate::MILLISECOND;
 pub use conclusion::Decisions;
 pub use evaluated::{ConfiguredLimit, Evaluated, OwnQuota, Renewal};
 pub use machine::{Machine, Submission};
+pub use unusable::{Remaining, Unevaluated};
 
 /// The next step of a request.
 #[must_use]
@@ -114,16 +119,6 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
             return Progress::Submit;
         }
         Progress::Decided
-    }
-
-    /// Decides a request that has an unusable value, in a limit of this effect.
-    pub fn end_invalid(&self, machine: &M, effect: Effect) -> Status {
-        let status = self.undecided(effect, self.policy.on_invalid == OnInvalid::Reject);
-        machine.count_wait(0);
-        self.end_undecided(machine, status);
-        let invalid = |decision| Decision { is_invalid: true, ..decision };
-        self.decision.set(self.decision.get().map(invalid));
-        status
     }
 }
 

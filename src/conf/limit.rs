@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use rate_limit_core::algorithm::Undelayed;
-use rate_limit_core::charge::Template;
+use rate_limit_core::charge::{Effect, Template};
 use rate_limit_core::conf::Directive;
 use rate_limit_core::conf::limit::{LimitError, LimitLine};
 use rate_limit_core::key::{self, Head, KeyHmac};
@@ -92,6 +92,10 @@ impl LimitConf {
 impl ConfiguredLimit for LimitConf {
     fn name(&self) -> &str {
         self.line.definition.name
+    }
+
+    fn effect(&self) -> Effect {
+        self.line.effect
     }
 
     fn has_leases(&self) -> bool {

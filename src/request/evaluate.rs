@@ -1,13 +1,11 @@
 //! The keys, quotas and costs of a request.
 
-use std::ptr;
 use std::rc::Rc;
 
 use rate_limit_core::charge::{Charge, Effect};
-use rate_limit_core::decision::Status;
 use rate_limit_core::key::{self, Digest, KeyHmac};
 use rate_limit_core::limit::Quota;
-use rate_limit_core::request::OwnQuota;
+use rate_limit_core::request::{OwnQuota, Remaining, Unevaluated};
 
 use crate::conf::{Bound, EvaluateError, LimitConf};
 use crate::log::unusable;
@@ -15,45 +13,23 @@ use crate::machine::Evaluated;
 use crate::nginx::{OutOfMemory, Request};
 use crate::shm::Shared;
 
-/// Why the limits of a request cannot be evaluated.
-pub(super) enum Unevaluated {
-    /// NGINX is out of memory.
-    OutOfMemory,
-    /// A limit has no store.
-    Unbound,
-    /// A variable of a limit of this effect has a value that cannot be used.
-    Unusable(Effect),
-}
-
 impl From<OutOfMemory> for Unevaluated {
     fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
+        Self::Failed
     }
 }
 
-/// Evaluates keys and parameters; limits with an empty key are left out. So are those of a dry run with
-/// an unusable value, if any others are left.
+/// Evaluates keys and parameters. Returns the limits to charge, and the effect of those that are left out, if any have an
+/// unusable value. Limits with an empty key do not apply.
 pub(super) fn evaluate<'r>(
     r: Request<'r>,
     limits: &'r [Rc<LimitConf>],
     shared: &Shared,
-) -> Result<&'r [Evaluated<'r>], Unevaluated> {
-    let mut is_unusable = false;
-    let each = limits.iter().filter_map(|limit| match evaluate_one(r, limit, shared) {
-        Err(Unevaluated::Unusable(Effect::DryRun)) => {
-            is_unusable = true;
-            None
-        }
-        evaluated => evaluated.transpose(),
-    });
-    let evaluated: &[_] = r.keep_all(limits.len(), each)?;
-    if is_unusable && evaluated.is_empty() {
-        return Err(Unevaluated::Unusable(Effect::DryRun));
-    }
-    if is_unusable {
-        count_undecided(r, limits, evaluated, Status::ErrorPassed, shared);
-    }
-    Ok(evaluated)
+) -> Result<(&'r [Evaluated<'r>], Option<Effect>), Unevaluated> {
+    let mut remaining = Remaining::default();
+    let each = limits.iter().filter_map(|limit| remaining.keep(evaluate_one(r, limit, shared)));
+    let kept = r.keep_all(limits.len(), each);
+    remaining.conclude(kept)
 }
 
 /// Evaluates one limit; `None` if its key is empty.
@@ -67,11 +43,11 @@ fn evaluate_one<'r>(
     if key.is_empty() {
         return Ok(None);
     }
-    let bound = limit.bound().ok_or(Unevaluated::Unbound)?;
+    let bound = limit.bound().ok_or(Unevaluated::Failed)?;
     let key = stored(r, key, bound.key_hmac())?;
     let (quota, cost) = match quota_and_cost(r, limit, bound) {
         Ok(values) => values,
-        Err(EvaluateError::OutOfMemory(OutOfMemory)) => return Err(Unevaluated::OutOfMemory),
+        Err(EvaluateError::OutOfMemory(OutOfMemory)) => return Err(Unevaluated::Failed),
         Err(EvaluateError::Unusable(error)) => {
             unusable(r.log(), &error, limit.name());
             return Err(Unevaluated::Unusable(limit.line.effect));
@@ -102,25 +78,13 @@ fn find_own<'r>(
     Ok((r.keep(own)?, Digest::new(client, &own), line))
 }
 
-/// Counts a request for the limits that apply to it and are not among those evaluated: they will have no
-/// verdict. `status` is what becomes of the request; a dry run lets it pass.
-#[cold]
-pub(super) fn count_undecided(
-    r: Request<'_>,
-    limits: &[Rc<LimitConf>],
-    evaluated: &[Evaluated<'_>],
-    status: Status,
-    shared: &Shared,
-) {
-    let is_evaluated = |limit: &LimitConf| evaluated.iter().any(|it| ptr::eq(it.line, limit));
-    for limit in limits.iter().filter(|limit| !is_evaluated(limit)) {
-        if limit.key(r).is_ok_and(|key| !key.is_empty()) {
-            limit.record(shared).count_request(match limit.line.effect {
-                Effect::Enforced => status,
-                Effect::DryRun => Status::ErrorPassed,
-            });
-        }
-    }
+/// The limits that apply to the request, evaluated or not.
+pub(super) fn applying<'r>(
+    r: Request<'r>,
+    limits: &'r [Rc<LimitConf>],
+) -> impl Iterator<Item = &'r LimitConf> {
+    let applies = move |limit: &&LimitConf| limit.key(r).is_ok_and(|key| !key.is_empty());
+    limits.iter().map(Rc::as_ref).filter(applies)
 }
 
 fn quota_and_cost<'r>(

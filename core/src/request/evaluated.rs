@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 
 use crate::algorithm::Undelayed;
-use crate::charge::{Charge, Charged};
+use crate::charge::{Charge, Charged, Effect};
 use crate::client::Answer;
 use crate::decision::{self, Shown, Status, Verdict};
 use crate::deny_cache;
@@ -17,6 +17,8 @@ use crate::overrides::Override;
 pub trait ConfiguredLimit {
     /// The name of the limit.
     fn name(&self) -> &str;
+    /// The effect of its verdict on a request.
+    fn effect(&self) -> Effect;
     /// Whether a machine can take units of it ahead.
     fn has_leases(&self) -> bool;
     /// Whether what it charges may be given back, so that a rejection may end early.

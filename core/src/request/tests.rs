@@ -1,6 +1,7 @@
 //! Every kind of decision, on a machine of real tables.
 
 mod end;
+mod unusable;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ const DIGEST: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
 struct TestLine {
     name: String,
+    effect: Effect,
     settles: bool,
     quota: Quota,
 }
@@ -38,6 +40,10 @@ struct TestLine {
 impl ConfiguredLimit for TestLine {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn effect(&self) -> Effect {
+        self.effect
     }
 
     fn has_leases(&self) -> bool {
@@ -75,7 +81,7 @@ fn limit(number: u128, effect: Effect, settles: bool) -> TestLimit {
     let name = format!("limit{number}");
     let head = Head::new("p:", &name).unwrap();
     let quota = Quota::new(Algorithm::TokenBucket, "10r/s".parse().unwrap(), 10).unwrap();
-    let line = leak(TestLine { name, settles, quota });
+    let line = leak(TestLine { name, effect, settles, quota });
     let template = leak(Rc::new(Template::new(head, None)));
     let digest = DIGEST.wrapping_mul(number).into();
     let charge = Charge { effect, digest, ..Charge::new(template, b"client", &line.quota, 1) };
@@ -85,6 +91,22 @@ fn limit(number: u128, effect: Effect, settles: bool) -> TestLimit {
 fn limits(effects: &[Effect]) -> &'static [TestLimit] {
     let numbered = (1..).zip(effects);
     leak(numbered.map(|(number, effect)| limit(number, *effect, false)).collect::<Vec<_>>())
+}
+
+/// Evaluates these limits; those of these indexes have an unusable value.
+fn evaluate(
+    limits: &'static [TestLimit],
+    unusable: &[usize],
+) -> Result<(&'static [TestLimit], Option<Effect>), Unevaluated> {
+    let mut remaining = Remaining::default();
+    let each = limits.iter().enumerate().filter_map(|(index, it)| {
+        remaining.keep(match unusable.contains(&index) {
+            true => Err(Unevaluated::Unusable(it.charge.effect)),
+            false => Ok(Some(Evaluated::new(it.line, it.charge, None))),
+        })
+    });
+    let kept: Result<Vec<_>, _> = each.collect();
+    remaining.conclude(kept.map(|kept| leak(kept).as_slice()))
 }
 
 fn policy(change: impl FnOnce(&mut Policy)) -> &'static Policy {
@@ -467,23 +489,30 @@ fn run((says, effects, source, ..): Row) -> (&'static TestRequest, TestMachine) 
         policy.on_error = on_error;
         policy.lease = if source == Source::Lease { 1_000 } else { 0 };
     });
-    if says == Says::Unusable {
-        let request: &TestRequest = leak(LimitedRequest::new(policy, &[], START));
-        request.end_invalid(&machine, effects[0]);
-        return (request, machine);
-    }
-    let limits = limits(effects);
+    let all = limits(effects);
+    // Of several limits the first one is enforced.
+    let unusable: &[_] = if says == Says::Unusable { &[0] } else { &[] };
+    let (limits, unusable) = evaluate(all, unusable).unwrap();
     let request: &TestRequest = leak(LimitedRequest::new(policy, limits, START));
     match (source, says) {
-        (Source::Lease, Says::Allowed) => limits.iter().for_each(|it| machine.put_lease(it)),
-        (Source::Cache, Says::Rejected) => {
-            let quota = limits[0].charge.quota;
-            machine.deny(&limits[0], Denial::new(&verdict(false), quota, START, START).unwrap());
+        (Source::Lease, Says::Allowed | Says::Unusable) => {
+            all.iter().for_each(|it| machine.put_lease(it));
         }
-        // Redis does not know of it, and is not asked again before it fails.
-        (Source::Local, Says::Rejected) => machine.exhaust(limits),
+        (Source::Cache, Says::Rejected | Says::Unusable) => {
+            let quota = all[0].charge.quota;
+            machine.deny(&all[0], Denial::new(&verdict(false), quota, START, START).unwrap());
+        }
+        (Source::Local, Says::Rejected | Says::Unusable) => machine.exhaust(all),
         _ => {}
     }
+    if let Some(effect) = unusable {
+        let uses = machine.local_uses.get();
+        assert!(request.leave_out(&machine, effect, all.iter().map(|limit| limit.line)));
+        assert_eq!(machine.local_uses.get(), uses, "none of them is queried");
+        assert!(all.iter().filter_map(|it| machine.holding(it)).all(|it| it.units() == 5));
+        return (request, machine);
+    }
+    // Redis does not know of what was spent locally, and is not asked again before it fails.
     if source == Source::Local {
         machine.whole.take();
     }
@@ -545,9 +574,7 @@ fn one_phase_decides() {
         };
         let source = (source != Source::None).then_some(source);
         let expected = effects.iter().map(|effect| (source, Some(counted(effect))));
-        // Where a value is unusable, the limits are known to the caller alone.
-        let expected: Vec<_> = if says == Says::Unusable { vec![] } else { expected.collect() };
-        assert_eq!(machine.counted(), expected, "{row:?}");
+        assert_eq!(machine.counted(), expected.collect::<Vec<_>>(), "{row:?}");
         let is_cached = decision.source == Source::Cache;
         assert_eq!(machine.waits.get(), usize::from(!is_cached), "{row:?}");
     }
@@ -594,7 +621,7 @@ fn a_request_without_limits_is_bypassed() {
 }
 
 #[test]
-fn the_policies_for_errors_and_for_unusable_values_apply() {
+fn the_policy_for_errors_applies() {
     for (on_error, dry_run, status) in [
         (OnError::Open, false, Status::ErrorPassed),
         (OnError::Closed, false, Status::ErrorRejected),
@@ -611,10 +638,6 @@ fn the_policies_for_errors_and_for_unusable_values_apply() {
         let is_rejected = status == Status::ErrorRejected;
         assert_eq!(to.released.get(), Some((is_rejected, None)));
     }
-    let pass = policy(|policy| policy.on_invalid = OnInvalid::Pass);
-    let request: TestRequest = LimitedRequest::new(pass, &[], START);
-    let status = request.end_invalid(&TestMachine::new(ROOM), Effect::Enforced);
-    assert_eq!(status, Status::ErrorPassed);
 }
 
 #[test]
