@@ -580,33 +580,82 @@ fn one_phase_decides() {
     }
 }
 
+/// Each status of a row, the worse one later.
+const RANKED: [Status; 5] = [
+    Status::Passed,
+    Status::RejectedDryRun,
+    Status::ErrorPassed,
+    Status::Rejected,
+    Status::ErrorRejected,
+];
+
+/// How many limits of this effect do not allow a request of this kind.
+fn violated((says, effects, ..): Row, effect: Effect) -> usize {
+    let violated = effects.iter().filter(|it| says == Says::Rejected && **it == effect);
+    violated.count()
+}
+
+/// Any kind of request in one phase, and any in the other one.
 #[test]
 fn both_phases_decide_as_one() {
-    for row in ROWS {
-        let (says, .., status, source) = row;
-        let (other, _) = run((Says::Allowed, ENFORCED, Source::Redis, status, source));
-        let (request, machine) = run(row);
-        let alone = request.decision().unwrap();
-        for phases in [[Some(request), Some(other)], [Some(other), Some(request)]] {
+    let all = ROWS.map(|row| (row, run(row).0));
+    for (one, first) in all {
+        for (other, second) in all {
+            let phases = [first, second];
             assert_eq!(phases.len(), Phase::ALL.len());
-            let both = Decisions::of_all(phases, machine.now()).unwrap();
-            assert_eq!(both.decision.status, status, "{row:?}");
-            assert_eq!(both.decision.is_invalid, says == Says::Unusable, "{row:?}");
-            assert_eq!(both.decision.wait, alone.wait + 1_000, "{row:?}");
-            let rejecting = both.violated().count();
-            let expected = match (says, status) {
-                (Says::Rejected, Status::Rejected) => 1,
-                (Says::Rejected, Status::RejectedDryRun) => 1,
-                _ => 0,
-            };
-            assert_eq!(rejecting, expected, "{row:?}");
-            // No limit is shown if none has decided.
-            let shows = status != Status::ErrorRejected;
-            assert_eq!(both.all().next().is_some(), shows, "{row:?}");
-            assert_eq!(both.shown().is_some(), shows, "{row:?}");
+            let both = Decisions::of_all(phases.map(Some), START + 1_000).unwrap();
+            let waits = phases.map(|request| request.decision().unwrap().wait);
+            assert_eq!(both.decision.wait, waits[0] + waits[1], "{one:?}, {other:?}");
+            check_both([one, other], &both);
         }
-        let alone = Decisions::of_one(request, machine.now()).unwrap();
-        assert_eq!(alone.decision.status, status, "{row:?}");
+        let alone = Decisions::of_one(first, START + 1_000).unwrap();
+        assert_eq!(alone.decision.status, one.3, "{one:?}");
+    }
+}
+
+fn check_both(rows: [Row; 2], both: &Decisions<'_, TestMachine>) {
+    // Of equals the second one.
+    let rank = |row: &Row| RANKED.iter().position(|status| *status == row.3);
+    let (says, _, _, status, source) = rows.into_iter().max_by_key(rank).unwrap();
+    assert_eq!((both.decision.status, both.decision.source), (status, source), "{rows:?}");
+    assert_eq!(both.decision.is_invalid, says == Says::Unusable, "{rows:?}");
+    let of_both = |number: fn(Row) -> usize| rows.map(number).iter().sum::<usize>();
+    let decided = of_both(|(_, effects, .., source)| match source {
+        Source::None => 0,
+        _ => effects.len(),
+    });
+    // No limit is shown if none has decided that.
+    let (shown, expected) = match status {
+        Status::ErrorRejected => (0, 0),
+        Status::Rejected => (decided, of_both(|row| violated(row, Effect::Enforced))),
+        _ => (decided, of_both(|row| violated(row, Effect::DryRun))),
+    };
+    assert_eq!(both.violated().count(), expected, "{rows:?}");
+    assert_eq!(both.all().count(), shown, "{rows:?}");
+    assert_eq!(both.shown().is_some(), shown > 0, "{rows:?}");
+    if let Some(limit) = both.shown().filter(|_| status == Status::Rejected) {
+        assert!(!limit.verdict.allowed, "{rows:?}");
+    }
+}
+
+#[test]
+fn an_enforced_limit_and_one_of_a_dry_run_may_disagree() {
+    let redis = Some(Source::Redis);
+    for (enforced, dry_run, status, counted) in [
+        (true, false, Status::RejectedDryRun, [Some(Status::Passed), Some(Status::RejectedDryRun)]),
+        // What allows a request that is rejected has no part in it.
+        (false, true, Status::Rejected, [Some(Status::Rejected), None]),
+    ] {
+        let machine = TestMachine::new(ROOM);
+        let request: TestRequest = LimitedRequest::new(policy(|_| ()), limits(MIXED), START);
+        assert_eq!(request.begin(&machine), Progress::Submit);
+        let to = submit(&request, &machine);
+        let answers = [answer(enforced, true), answer(dry_run, enforced)];
+        assert_eq!(reply(&request, &machine, to, &answers), Progress::Decided);
+        assert_eq!(status_and_source(&request), (status, Source::Redis));
+        assert_eq!(request.is_refused(), !enforced);
+        assert_eq!(machine.counted(), counted.map(|status| (redis, status)));
+        assert!(machine.denials.borrow().is_empty(), "of several limits none is cached");
     }
 }
 
@@ -840,6 +889,23 @@ fn a_block_is_known_in_an_outage() {
     assert_eq!(away(), Some((false, Retry::After(9_000 * SECOND))));
     assert_eq!(request(Ok(verdict(true))), Some((true, Retry::No)));
     assert_eq!(away(), Some((true, Retry::No)), "unblocked");
+}
+
+/// Redis knows of it itself; what passes is charged here as well.
+#[test]
+fn a_block_is_not_looked_for_when_redis_is_back() {
+    let machine = TestMachine::new(ROOM);
+    let (policy, limits) = (policy(|it| it.on_error = OnError::Local), limits(ENFORCED));
+    (0..3).for_each(|_| drop(machine.decide_locally(limits)));
+    machine.note_block(&limits[0], 9 * SECOND);
+    let request: TestRequest = LimitedRequest::new(policy, limits, START);
+    assert_eq!(request.begin(&machine), Progress::Submit);
+    let to = submit(&request, &machine);
+    assert_eq!(reply(&request, &machine, to, &[answer(true, true)]), Progress::Decided);
+    assert_eq!(status_and_source(&request), (Status::Passed, Source::Redis));
+    machine.note_block(&limits[0], 0);
+    let next = verdicts(&machine.decide_locally(limits)).next().flatten().unwrap();
+    assert_eq!((next.allowed, next.remaining), (true, 5), "this is the fifth");
 }
 
 /// The local table is locked for all workers of the machine, and what was spent of one limit may take a month to be regained.

@@ -100,11 +100,11 @@ fn what_was_charged_locally_alone_is_settled_locally() {
         assert_eq!(status_and_source(&request), (Status::Passed, Source::Local));
         assert_eq!((machine.reservations.get(), to.reservations.get()), (1, 0));
         request.end(&machine, |_| cost);
-        assert_eq!((machine.ended.take(), left(&machine, &limits[0])), (vec![ended], expected));
-        assert_eq!((to.settled.borrow().len(), to.standing.get()), (0, 0));
         // All that was spent is regained then; what is given back may take as long.
         let whole = machine.whole.borrow()["limit1"] - machine.now();
         assert_eq!(whole, cost.unwrap_or(0).max(1) * SECOND / 10);
+        assert_eq!((machine.ended.take(), left(&machine, &limits[0])), (vec![ended], expected));
+        assert_eq!((to.settled.borrow().len(), to.standing.get()), (0, 0));
     }
 }
 
