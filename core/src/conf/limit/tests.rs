@@ -115,7 +115,7 @@ fn a_line_has_a_key_and_a_rate() {
 }
 
 #[test]
-fn words_that_are_no_text() {
+fn words_that_are_no_text_are_refused() {
     let read = |words: &[&'static [u8]]| {
         let line = Directive::new([&b"rate_limit_redis"[..]].into_iter().chain(words.to_vec()));
         LimitWords::read(&line).unwrap_err().to_string()
@@ -138,7 +138,7 @@ fn off_stands_alone() {
 }
 
 #[test]
-fn rates() {
+fn a_rate_has_a_number_and_a_period() {
     let a = "rate_limit_redis a";
     let syntax = "a rate is <n>r/<period>, such as 10r/s, 100r/m or 5r/10s";
     refused_values(a, "rate", &["", "10", "10r", "10/s", "r/s", "10R/s"], syntax);
@@ -175,7 +175,7 @@ fn rates() {
 }
 
 #[test]
-fn names() {
+fn a_name_is_short_and_plain() {
     let long = "n".repeat(65);
     let values = ["", "a/b", "a:b", "a b", "$host", &long];
     refused_values(A, "name", &values, "it must be 1 to 64 of A-Z a-z 0-9 _ - .");
@@ -190,7 +190,7 @@ fn names() {
 }
 
 #[test]
-fn algorithms() {
+fn an_algorithm_is_one_of_those_known() {
     let known = "it must be one of token_bucket, gcra, leaky_bucket, sliding_window, sliding_log, \
                  fixed_window";
     let values = ["", "leaky", "GCRA", "$arg_a", "limit_req", "sliding", "sliding-log"];
@@ -206,7 +206,7 @@ fn algorithms() {
 }
 
 #[test]
-fn capacities() {
+fn a_capacity_is_a_number_that_can_be_counted() {
     let values = ["", "0", "-1", "1.5", "10k", "9007199254740993", "99999999999999999999"];
     refused_values(A, "capacity", &values, CAPACITY);
     refused_values(&format!("{A} refill=interval"), "capacity", &["0"], CAPACITY);
@@ -238,7 +238,7 @@ fn capacities() {
 }
 
 #[test]
-fn bursts() {
+fn a_burst_is_a_number_that_can_be_counted() {
     for algorithm in ["gcra", "leaky_bucket"] {
         let a = format!("{A} algorithm={algorithm}");
         refused_values(&a, "burst", &["", "-1", "few"], COUNT);
@@ -254,7 +254,7 @@ fn bursts() {
 }
 
 #[test]
-fn refills() {
+fn a_refill_is_continuous_or_by_intervals() {
     let right = "it must be continuous or interval";
     refused_values(A, "refill", &["", "Interval", "1s", "$arg_a", "none"], right);
     refused_values(&format!("{A} algorithm=token_bucket"), "refill", &["none"], right);
@@ -268,7 +268,7 @@ fn refills() {
 }
 
 #[test]
-fn costs() {
+fn a_cost_is_a_whole_number() {
     refused_values(A, "cost", &["", "-1", "0.5", "one", "9007199254740993"], COUNT);
     refused_twice(A, "cost=1", "cost=");
     refused(&[("rate_limit_redis a rate=1r/s Cost=1", &unknown("Cost=1"))]);
@@ -280,7 +280,7 @@ fn costs() {
 }
 
 #[test]
-fn phases() {
+fn a_line_may_come_after_the_access_checks() {
     refused_values(A, "after", &["", "access", "$arg_a"], "it must be auth");
     refused_twice(A, "after=auth", "after=");
     refused(&[("rate_limit_redis a rate=1r/s after", &with_value("after"))]);
@@ -289,7 +289,7 @@ fn phases() {
 }
 
 #[test]
-fn dry_runs() {
+fn a_dry_run_has_no_value() {
     refused_twice(A, "dry_run", "dry_run");
     let on = without_value("dry_run=on", "dry_run");
     refused(&[("rate_limit_redis a rate=1r/s dry_run=on", &on)]);
@@ -300,7 +300,7 @@ fn dry_runs() {
 }
 
 #[test]
-fn settlements() {
+fn a_settlement_is_a_number_or_a_variable() {
     let right = "it must be a number of at least 0, such as 3 or 0.25";
     refused_values(A, "settle", &["", "-1", "one", "1.", "1e3"], right);
     refused_twice(A, "settle=1", "settle=");
@@ -323,7 +323,7 @@ fn settlements() {
 }
 
 #[test]
-fn blocks() {
+fn a_block_lasts_for_a_time_above_0() {
     let right = "it must be a time above 0 and up to 36500d, such as 10m";
     let values = ["0", "0s", "-1s", "soon", "1.5m", "10r/s", "36501d", "$arg_a", "", "1M"];
     refused_values(A, "block", &values, right);
@@ -351,7 +351,7 @@ fn blocks() {
 }
 
 #[test]
-fn delays() {
+fn delay_and_nodelay_exclude_each_other() {
     let a = format!("{A} algorithm=leaky_bucket");
     refused_values(&a, "delay", &["", "-1", "1s", "$arg_a", "99999999999999999999"], COUNT);
     refused_twice(&a, "delay=1", "delay=");
@@ -375,7 +375,7 @@ fn delays() {
 
 /// Each algorithm takes its own parameters, and none of another.
 #[test]
-fn parameters_of_algorithms() {
+fn an_algorithm_takes_its_own_parameters_alone() {
     let bucket = "\"capacity=\" and \"refill=\"";
     let leaky = "\"burst=\", \"delay=\" and \"nodelay\"";
     let none = "none of its own";
@@ -421,7 +421,7 @@ fn parameters_of_algorithms() {
 }
 
 #[test]
-fn unknown_parameters() {
+fn an_unknown_parameter_is_answered_with_those_known() {
     for word in ["zone=one", "off", "", "a", "=", "=1", "Rate", "$a", "rates=1r/s", "/var/x"] {
         assert_eq!(error(&format!("{A} '{word}'")), unknown(word));
     }
@@ -441,7 +441,7 @@ fn every_parameter_is_read() {
 }
 
 #[test]
-fn what_an_algorithm_cannot_count() {
+fn what_an_algorithm_cannot_count_is_refused() {
     let log = "rate_limit_redis a algorithm=sliding_log";
     let window = "rate_limit_redis a algorithm=sliding_window";
     for (words, rate, expected) in [
@@ -501,7 +501,7 @@ fn numbers_of_a_request_saturate() {
 
 /// A variable is read as a literal is, but that its digits saturate.
 #[test]
-fn values_of_a_request() {
+fn values_of_a_request_are_read_as_literals_are() {
     let line = good("rate_limit_redis a rate=$r capacity=$c cost=$n");
     let rate = line.read_rate("5r/s").unwrap();
     assert_eq!((rate.count(), rate.period()), (5, SECOND));
@@ -537,7 +537,7 @@ fn values_of_a_request() {
 
 /// The key is compiled first, then the parameters in their order; a literal is not.
 #[test]
-fn what_is_compiled() {
+fn variables_are_compiled_in_their_order() {
     let line = directive("rate_limit_redis $a cost=$d rate=$b capacity=$c settle=$e name=x");
     let mut compiled = Vec::new();
     let compile = |text| -> Result<(), LimitError> {
@@ -559,7 +559,7 @@ fn what_is_compiled() {
 
 /// The words in which lines that share a name must agree.
 #[test]
-fn definitions() {
+fn lines_of_a_name_agree_in_their_definition() {
     let written =
         |words: &str| good(&format!("rate_limit_redis {words}")).definition.written.clone();
     for (one, other) in [
@@ -614,7 +614,7 @@ fn an_empty_key_limits_nothing() {
 }
 
 #[test]
-fn unverified_users() {
+fn unverified_users_are_warned_of() {
     let doubt =
         "\"$remote_user\" is not verified before the access checks have passed: add \"after=auth\"";
     for line in [
@@ -643,7 +643,7 @@ fn unverified_users() {
 }
 
 #[test]
-fn numbers_that_clients_choose() {
+fn numbers_that_clients_choose_are_warned_of() {
     let doubt =
         |word: &str| format!("\"{word}\" is whatever the client writes: use a \"map\" of it");
     for parameter in ["rate", "capacity", "cost"] {
@@ -670,7 +670,7 @@ fn numbers_that_clients_choose() {
 }
 
 #[test]
-fn settlements_that_clients_choose() {
+fn settlements_that_clients_choose_are_warned_of() {
     for variable in ["$arg_a", "${arg_a}", "$http_x_cost", "$cookie_a", "$HTTP_A", "${arg_a}0"] {
         let doubt = format!(
             "\"settle={variable}\" is whatever the client writes, and one that writes 0 pays nothing: \
@@ -691,7 +691,7 @@ fn settlements_that_clients_choose() {
 
 /// A limit decides before the body of the request is read, and before there is a response.
 #[test]
-fn variables_that_get_their_values_later() {
+fn variables_that_get_their_values_later_are_warned_of() {
     let no_response = "empty when the limit decides, before there is a response";
     let no_body = "empty when the limit decides, before the body of the request is read";
     for (name, state) in [
@@ -743,7 +743,7 @@ fn variables_that_get_their_values_later() {
 }
 
 #[test]
-fn a_line_that_is_given_twice() {
+fn a_line_that_is_given_twice_is_warned_of() {
     let a = directive("rate_limit_redis a rate=1r/s name=x");
     let doubt = "\"rate_limit_redis\" of the limit \"x\" is given twice at one level, first in /a.conf:1, as where a \
                  file is included twice: both lines charge each request";
@@ -760,7 +760,7 @@ fn a_line_that_is_given_twice() {
 }
 
 #[test]
-fn keys_that_lack_their_dollar() {
+fn keys_that_lack_their_dollar_are_warned_of() {
     let doubt =
         "the key \"remote_addr\" is a text, one for all clients: the variable is \"$remote_addr\"";
     assert_eq!(doubts("rate_limit_redis remote_addr rate=1r/s").as_deref(), Some(doubt));
@@ -769,7 +769,7 @@ fn keys_that_lack_their_dollar() {
 }
 
 #[test]
-fn keys_that_clients_choose_anew() {
+fn keys_that_clients_choose_anew_are_warned_of() {
     let doubt = "\"$http_x_forwarded_for\" is whatever the client writes, a new key for each request: use the \
                  client's address, with \"set_real_ip_from\" behind a proxy";
     for key in ["$http_x_forwarded_for", "${http_x_forwarded_for}", "$uri:$HTTP_X_Forwarded_For"] {
@@ -780,7 +780,7 @@ fn keys_that_clients_choose_anew() {
 }
 
 #[test]
-fn costs_above_the_limit() {
+fn costs_above_the_limit_are_warned_of() {
     let doubt = |cost, limit| {
         format!(
             "\"cost={cost}\" is above all that the limit \"x\" can hold, {limit}: every request will be \
@@ -802,7 +802,7 @@ fn costs_above_the_limit() {
 }
 
 #[test]
-fn delays_above_the_burst() {
+fn delays_above_the_burst_are_warned_of() {
     let doubt = |delay, burst| {
         format!(
             "\"delay={delay}\" is above \"burst={burst}\": no request will be delayed, as with \"nodelay\""

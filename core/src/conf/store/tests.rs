@@ -62,7 +62,7 @@ fn refused_values(name: &str, values: &[&str], expected: &str) {
 }
 
 #[test]
-fn servers() {
+fn the_servers_of_a_store_fit_together() {
     let several = "several servers must be the nodes of a cluster, with \"cluster on\", or sentinels, with \
                    \"sentinel\" and the name of the master";
     let database = "the URL of a cluster's node or of a sentinel has no database";
@@ -99,7 +99,7 @@ fn servers() {
 }
 
 #[test]
-fn lines_that_are_wrong() {
+fn lines_that_are_wrong_are_refused() {
     let arguments = |name: &str, count: usize| {
         format!("invalid number of arguments in \"{name}\" directive: {count}")
     };
@@ -170,7 +170,7 @@ fn a_line_stands_once() {
 }
 
 #[test]
-fn accounts() {
+fn an_account_is_set_once() {
     let twice = "user and password are set in the URL and by directives";
     refused(&[
         ("server redis://u:s3cret@127.0.0.1:1; user b;", twice),
@@ -212,7 +212,7 @@ fn a_password_that_is_no_text_is_not_shown() {
 }
 
 #[test]
-fn files_of_passwords() {
+fn a_password_is_the_first_line_of_its_file() {
     for content in ["p@ss", "p@ss\n", "p@ss\r\nother\n", "\u{feff}p@ss\n"] {
         assert_eq!(password(content), Some("p@ss"), "{content:?}");
     }
@@ -223,7 +223,7 @@ fn files_of_passwords() {
 }
 
 #[test]
-fn secrets_of_hmacs() {
+fn a_secret_has_at_least_16_bytes() {
     let set = |content: &[u8]| {
         let (mut store, line) = (StoreLines::default(), directive("key_hmac s3cret"));
         store.set_key_hmac(&line, "/etc/s3cret", content).map_err(|error| error.to_string())?;
@@ -250,7 +250,7 @@ fn secrets_of_hmacs() {
 }
 
 #[test]
-fn numbers_and_times() {
+fn numbers_and_times_have_bounds() {
     let time = "a time above 0, such as 20ms";
     refused_values("connect_timeout", &["0", "soon", "-1", ""], time);
     refused_values("fail_timeout", &["0s", "x"], time);
@@ -271,7 +271,7 @@ fn numbers_and_times() {
 }
 
 #[test]
-fn prefixes() {
+fn a_prefix_may_be_empty() {
     let prefix = |block: &str| lines(block).map(|store| store.prefix().to_owned());
     assert_eq!(prefix(A).as_deref(), Ok("rl:"));
     assert_eq!(prefix("prefix my:;").as_deref(), Ok("my:"));
@@ -279,7 +279,7 @@ fn prefixes() {
 }
 
 #[test]
-fn tls() {
+fn settings_of_tls_need_a_server_with_tls() {
     let tls = "server rediss://127.0.0.1;";
     let unused = "the \"ssl_\" directives set up TLS, and no server is at rediss://";
     refused(&[
@@ -336,7 +336,7 @@ fn tls() {
 }
 
 #[test]
-fn sentinels_at_the_port_of_redis() {
+fn sentinels_at_the_port_of_redis_are_warned_of() {
     let doubts = |block: &str| lines(block).map(|store| store.doubts().collect::<Vec<_>>());
     let servers = "server redis://127.0.0.1; server redis://127.0.0.2:26379; server \
                    redis://:s3cret@127.0.0.3:6379;";
@@ -354,7 +354,7 @@ fn sentinels_at_the_port_of_redis() {
 }
 
 #[test]
-fn servers_at_the_port_of_a_sentinel() {
+fn servers_at_the_port_of_a_sentinel_are_warned_of() {
     let doubts = |block: &str| lines(block).map(|store| store.doubts().collect::<Vec<_>>());
     let servers = "server redis://127.0.0.1:26379; server redis://127.0.0.2;";
     let doubt = "the server 127.0.0.1:26379 is at the default port of a sentinel, and there is no \"sentinel\" with \
@@ -366,7 +366,7 @@ fn servers_at_the_port_of_a_sentinel() {
 }
 
 #[test]
-fn times_that_lack_their_unit() {
+fn times_that_lack_their_unit_are_warned_of() {
     let doubt = |line: &str| line_doubt(&directive(line));
     for (value, seconds) in [("250", 250), ("11", 11), ("2000", 2_000)] {
         let expected = format!(
@@ -389,7 +389,7 @@ fn times_that_lack_their_unit() {
 }
 
 #[test]
-fn a_password_that_may_be_meant_as_a_variable() {
+fn a_password_that_may_be_meant_as_a_variable_is_warned_of() {
     let doubt = line_doubt(&directive("password $REDIS_PASSWORD"));
     // The password itself is in no log.
     let expected =

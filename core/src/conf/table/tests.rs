@@ -46,7 +46,7 @@ fn refused_one(name: &str, table: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
-fn timeouts() {
+fn a_timeout_is_a_time_above_0() {
     let name = "rate_limit_redis_timeout";
     let values = ["0", "0ms", "0s", "-1s", "", "soon", "20us", "0.5s", "$arg_a", "1y"];
     refused(name, &values, "a time above 0, such as 20ms");
@@ -72,7 +72,7 @@ fn timeouts() {
 }
 
 #[test]
-fn requests_that_redis_does_not_decide() {
+fn on_error_is_open_closed_or_local() {
     let name = "rate_limit_redis_on_error";
     let values = ["", "Open", "redis", "off", "$arg_a"];
     refused(name, &values, "\"open\" or \"closed\" or \"local\"");
@@ -83,7 +83,7 @@ fn requests_that_redis_does_not_decide() {
 }
 
 #[test]
-fn requests_with_invalid_values() {
+fn on_invalid_is_reject_or_pass() {
     let name = "rate_limit_redis_on_invalid";
     let values = ["", "Reject", "open", "closed", "off", "400", "$arg_a"];
     refused(name, &values, "\"reject\" or \"pass\"");
@@ -93,7 +93,7 @@ fn requests_with_invalid_values() {
 }
 
 #[test]
-fn statuses() {
+fn a_status_is_that_of_an_error() {
     let expected = "a number between 400 and 599, but not 494 to 497";
     for name in ["rate_limit_redis_status", "rate_limit_redis_error_status"] {
         let values = ["399", "600", "200", "abc", "42", "4290", "-429", "+42", "0429", "429a"];
@@ -110,7 +110,7 @@ fn statuses() {
 }
 
 #[test]
-fn header_fields() {
+fn each_form_of_fields_stands_once() {
     let name = "rate_limit_redis_headers";
     let expected = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \"ratelimit\" and \"ietf\", \
                     each once";
@@ -143,7 +143,7 @@ fn header_fields() {
 }
 
 #[test]
-fn bodies() {
+fn a_body_is_html_json_or_a_problem() {
     let name = "rate_limit_redis_body";
     let values = ["", "JSON", "off", "$arg_a"];
     refused(name, &values, "\"html\" or \"json\" or \"problem\"");
@@ -154,7 +154,7 @@ fn bodies() {
 }
 
 #[test]
-fn flags() {
+fn a_flag_is_on_or_off() {
     for name in ["rate_limit_redis_dry_run", "rate_limit_redis_deny_cache"] {
         refused(name, &["yes", "1", "On", "", "$arg_a"], "\"on\" or \"off\"");
     }
@@ -165,7 +165,7 @@ fn flags() {
 }
 
 #[test]
-fn log_levels() {
+fn a_log_level_may_have_a_rate() {
     let name = "rate_limit_redis_log_level";
     let levels = "\"info\" or \"notice\" or \"warn\" or \"error\"";
     refused(name, &["debug", "crit", "warning", "Error", "rate=5r/s", ""], levels);
@@ -184,7 +184,7 @@ fn log_levels() {
 }
 
 #[test]
-fn keys_in_the_log() {
+fn keys_are_logged_or_hidden_or_hmacs() {
     let name = "rate_limit_redis_log_key";
     refused(name, &["", "On", "yes", "HMAC", "sha1", "$arg_a"], "\"on\" or \"off\" or \"hmac\"");
     for (value, log_key) in [("on", LogKey::On), ("off", LogKey::Off), ("hmac", LogKey::Hmac)] {
@@ -193,7 +193,7 @@ fn keys_in_the_log() {
 }
 
 #[test]
-fn retry_jitters() {
+fn a_retry_jitter_is_a_time() {
     let name = "rate_limit_redis_retry_jitter";
     refused(name, &["-1", "soon", "1.5s", "10x", "$arg_a", ""], "a time, such as 10s");
     for (value, time) in [("0", 0), ("10s", 10_000), ("1m", 60_000)] {
@@ -202,7 +202,7 @@ fn retry_jitters() {
 }
 
 #[test]
-fn ipv4_prefixes() {
+fn an_ipv4_prefix_has_1_to_32_bits() {
     let name = "rate_limit_redis_ipv4_prefix";
     let values = ["0", "33", "-1", "+24", "24.0", "/24", "255.255.255.0", "$arg_a", ""];
     refused(name, &values, "a number between 1 and 32");
@@ -212,7 +212,7 @@ fn ipv4_prefixes() {
 }
 
 #[test]
-fn ipv6_prefixes() {
+fn an_ipv6_prefix_has_1_to_128_bits() {
     let name = "rate_limit_redis_ipv6_prefix";
     let values = ["0", "129", "-1", "+64", "64.0", "/64", "64bits", "4294967360", "$arg_a", ""];
     refused(name, &values, "a number between 1 and 128");
@@ -222,7 +222,7 @@ fn ipv6_prefixes() {
 }
 
 #[test]
-fn leases() {
+fn a_lease_is_off_on_or_a_time() {
     let name = "rate_limit_redis_lease";
     let values = ["9ms", "61s", "60001ms", "1h", "0", "-1", "1.5s", "On", "yes", "$arg_a", ""];
     refused(name, &values, "\"off\", \"on\" or a time between 10ms and 1m");
@@ -232,7 +232,7 @@ fn leases() {
 }
 
 #[test]
-fn metrics_pages() {
+fn a_metrics_page_may_have_one_form() {
     let name = "rate_limit_redis_metrics";
     let values = ["xml", "on", "JSON", "", "$arg_a"];
     refused(name, &values, "\"prometheus\" or \"json\" or \"html\"");
@@ -243,7 +243,7 @@ fn metrics_pages() {
 }
 
 #[test]
-fn sizes_of_the_memory() {
+fn the_memory_has_at_least_256k() {
     let size = |value: &str| {
         let line = format!("rate_limit_redis_shared_memory '{value}'");
         let directive = directive(&line);
@@ -270,7 +270,7 @@ fn sizes_of_the_memory() {
 }
 
 #[test]
-fn numbers_of_top_keys() {
+fn at_most_100_top_keys_are_kept() {
     let number = |value: &str| {
         let line = format!("rate_limit_redis_top '{value}'");
         let directive = directive(&line);
