@@ -19,7 +19,7 @@ use crate::traffic::{self, Traffic, magnitude};
 pub const BATCH: usize = 500;
 
 #[test]
-fn one_limit() {
+fn one_limit_is_decided_alike() {
     for algorithm in Algorithm::ALL {
         agree(&[algorithm], 1..=1, false, length());
     }
@@ -27,7 +27,7 @@ fn one_limit() {
 
 /// With settlements and blocks.
 #[test]
-fn one_extended_limit() {
+fn one_limit_with_settlements_and_blocks_is_decided_alike() {
     for algorithm in Algorithm::ALL {
         agree(&[algorithm], 1..=1, true, length());
     }
@@ -35,7 +35,7 @@ fn one_extended_limit() {
 
 /// With a client for each algorithm, of some two, some of the up to four limits share a key.
 #[test]
-fn several_limits() {
+fn several_limits_are_decided_alike() {
     let mut algorithms = Algorithm::ALL.to_vec();
     algorithms.extend([Algorithm::TokenBucket, Algorithm::SlidingLog]);
     for is_extended in [false, true] {
@@ -48,7 +48,7 @@ fn several_limits() {
 
 /// Each list has a script of its own. The others meet what it has stored, and it meets what they have.
 #[test]
-fn lists_of_limits() {
+fn lists_of_limits_are_decided_alike() {
     let algorithms: Vec<_> = of_strings().collect();
     let mut rng = Rng::with_seed(seed());
     for (version, binary) in servers() {
@@ -73,7 +73,7 @@ fn lists_of_limits() {
 /// Where the numbers are so large that a double rounds their products, a decision at the very
 /// µs at which something comes back is where it would show.
 #[test]
-fn edges_of_large_numbers() {
+fn edges_of_large_numbers_are_decided_alike() {
     check_stories(Algorithm::ALL, traffic::large_quota, |rng, story| {
         let limit = story.quota.limit();
         if rng.bool() {
@@ -85,7 +85,7 @@ fn edges_of_large_numbers() {
 
 /// A rare one, found by search: of the rounded product it would be one token less.
 #[test]
-fn an_edge_of_which_a_double_is_short() {
+fn an_edge_of_which_a_double_is_short_is_decided_alike() {
     let rate = Rate::new(91, 126_134_000).unwrap();
     let quota = Quota::new(Algorithm::TokenBucket, rate, 1_900_541_377).unwrap();
     let mut story = Story::begin(KEY.to_owned(), quota);
@@ -96,7 +96,7 @@ fn an_edge_of_which_a_double_is_short() {
 /// The sum of two times of the year 2114 is more than a double holds exactly: a key with a lease would go 1 µs
 /// too early.
 #[test]
-fn times_of_which_the_sum_is_rounded() {
+fn times_of_which_the_sum_is_rounded_are_decided_alike() {
     let rate = Rate::new(311, 1).unwrap();
     let quota = Quota::new(Algorithm::TokenBucket, rate, 256_410_258).unwrap();
     let charge = Charge { key: KEY.to_owned(), quota, cost: 1, dry_run: false };
@@ -109,7 +109,7 @@ fn times_of_which_the_sum_is_rounded() {
 
 /// Likewise for repeated requests of which the last but one just passes, or just does not.
 #[test]
-fn edges_of_many_at_once() {
+fn edges_of_many_at_once_are_decided_alike() {
     for quota in [traffic::large_quota, traffic::quota] {
         check_stories(of_strings(), quota, |rng, story| {
             let limit = story.quota.limit();
@@ -210,7 +210,7 @@ pub const NOW: u64 = 1_700_000_000_000_000;
 
 /// Whatever lies under a key, the reference takes for what the script takes it for.
 #[test]
-fn foreign_contents() {
+fn foreign_contents_are_read_alike() {
     let mut rng = Rng::with_seed(seed());
     for algorithm in of_strings() {
         let mut lab = Lab::with_lists(Redis::start(), [&[algorithm; 2][..]]);

@@ -33,7 +33,7 @@ const RATES: [&str; 8] =
     ["1r/s", "3r/s", "10r/m", "7r/10s", "100r/m", "1000r/h", "20r/h", "5r/100ms"];
 
 #[test]
-fn one_client() {
+fn one_client_is_counted_alike() {
     let mut rng = Rng::with_seed(seed());
     let mut world = World::new();
     for algorithm in Algorithm::ALL {

@@ -14,7 +14,7 @@ use crate::traffic;
 /// Charges of many streams, each of which is corrected later, in any order: so steps are many, and are joined. Some
 /// requests have another limit too, whose machine takes a lease.
 #[test]
-fn streams_whose_charges_are_corrected() {
+fn streams_whose_charges_are_corrected_are_decided_alike() {
     let mut rng = Rng::with_seed(seed());
     let rounds = (length() / BATCH).max(4);
     let (mut most, mut round) = (0, 0);

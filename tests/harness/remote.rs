@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn loses_packets() {
+    fn loses_some_packets() {
         if !Remote::possible() {
             eprintln!("not possible here");
             return;

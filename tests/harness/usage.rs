@@ -87,7 +87,7 @@ mod tests {
     use crate::{PATIENCE, Process, mortal, wait_until};
 
     #[test]
-    fn is_counted() {
+    fn is_counted_of_another_process() {
         let library = Library::counted_blocks();
         let mut command = Command::new("sh");
         // A shell keeps what is in a variable.

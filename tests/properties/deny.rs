@@ -120,14 +120,14 @@ proptest! {
     }
 
     #[test]
-    fn also_where_the_rate_changes((start, requests) in histories(1, 2, false)) {
+    fn the_same_pass_where_the_rate_changes((start, requests) in histories(1, 2, false)) {
         let mut world = World::new(start);
         requests.into_iter().for_each(|request| _ = world.request(request, false));
     }
 
     /// Only those of a limit with a block are cached then.
     #[test]
-    fn also_where_requests_are_settled((start, requests) in histories(2, 1, true)) {
+    fn the_same_pass_where_requests_are_settled((start, requests) in histories(2, 1, true)) {
         let mut world = World::new(start);
         requests.into_iter().for_each(|request| _ = world.request(request, true));
     }

@@ -163,7 +163,7 @@ proptest! {
 
     /// Nor if the clock stepped back or the limit was changed.
     #[test]
-    fn nor_in_trouble(mut client in troubled_clients(), amount in amounts()) {
+    fn no_more_comes_back_in_trouble(mut client in troubled_clients(), amount in amounts()) {
         let (limit, before) = (client.quota.limit(), client.request(0));
         let amount = amount.of(limit);
         client.give_back(amount, client.now);

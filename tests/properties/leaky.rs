@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn nor_more_than_the_last_of_any_cost_and_the_rate(
+    fn no_window_lets_through_more_than_the_last_of_any_cost_and_the_rate(
         quota in quotas(),
         history in histories(),
     ) {

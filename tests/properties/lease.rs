@@ -508,7 +508,7 @@ proptest! {
 
     /// A step of the clock of Redis adds to what may pass what machines had then.
     #[test]
-    fn nor_after_a_step_of_the_clock_but_what_is_held(plan in plans(), steps in 1..40_u32) {
+    fn leases_let_no_more_through_after_a_step_of_the_clock_but_what_is_held(plan in plans(), steps in 1..40_u32) {
         let mut world = World::new(Plan { steps, ..plan });
         world.run();
         prop_assert!(!world.exceeds(), "{:?}", world.passed);

@@ -58,7 +58,7 @@ proptest! {
 
     /// Nor one of a client that takes all it can get.
     #[test]
-    fn nor_does_greed(quota in quotas(), history in histories()) {
+    fn greed_does_not_exceed_the_limit(quota in quotas(), history in histories()) {
         let mut client = Client::new(quota);
         let mut passed = Vec::new();
         for event in history {

@@ -396,19 +396,19 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_does_the_same() {
+    fn a_reference_that_does_the_same_passes() {
         compare(0, |_| {});
     }
 
     #[test]
     #[should_panic(expected = "the replies of a script")]
-    fn a_reference_with_another_reply() {
+    fn a_reference_with_another_reply_is_noticed() {
         compare(1, |_| {});
     }
 
     #[test]
     #[should_panic(expected = "a script leaves Some")]
-    fn a_reference_that_writes_nothing() {
+    fn a_reference_that_writes_nothing_is_noticed() {
         compare(0, |effects| effects.writes.clear());
     }
 }

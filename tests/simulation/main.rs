@@ -74,7 +74,7 @@ impl Plan {
 
 /// Runs one seed after the other; each thread takes the next one.
 #[test]
-fn histories() {
+fn histories_keep_all_promises() {
     let plan = Plan::from_environment();
     let (next, steps, failed) = (AtomicU64::new(plan.first), AtomicU64::new(0), AtomicU64::new(0));
     let (decided, lost) = (AtomicU64::new(0), AtomicU64::new(0));

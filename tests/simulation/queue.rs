@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_time_and_then_in_order() {
+    fn events_come_by_time_and_then_in_order() {
         let mut queue = Queue::new();
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (1, 'b'), (9, 'e')] {
             queue.push(at, event);

@@ -580,7 +580,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_session() {
+    fn a_session_is_answered_as_by_redis() {
         let mut server = server();
         server.password = Some("secret".to_owned());
         let mut send = connected(server);

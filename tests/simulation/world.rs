@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_delays() {
+    fn a_partition_delays_what_is_sent() {
         let partition = Fault::Partition { server: 0, clients: vec![0], isolated: false };
         let mut world = world(1, episode(0, 900_000, partition));
         world.alarm(1, 0);

@@ -144,7 +144,7 @@ fn describe(fleet: &Fleet, phase: &Phase) -> String {
 /// The fleet that `scripts/simulate --fleet` describes in the environment.
 #[test]
 #[ignore = "scripts/simulate --fleet runs it"]
-fn drawn() {
+fn a_fleet_is_drawn() {
     let variable = |name: &str| std::env::var(format!("RATE_LIMIT_FLEET_{name}"));
     let number = |name: &str| {
         let number = variable(name).ok().and_then(|text| text.parse().ok());

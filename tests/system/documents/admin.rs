@@ -40,7 +40,7 @@ fn failure(url: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_client_from_a_terminal() {
+fn a_terminal_shows_and_changes_a_client() {
     let redis = Redis::start_with_stopped_clock();
     let nginx = machine(&redis);
     let shown = |arguments: &[&str], part: &str| {
@@ -113,7 +113,7 @@ fn a_page_with_another_host_name_gets_no_answer() {
 
 /// Whether a limit has a burst or a capacity is that of its own.
 #[test]
-fn a_limit_with_a_dot_in_its_name_from_a_terminal() {
+fn a_terminal_finds_a_limit_with_a_dot_in_its_name() {
     let redis = Redis::start();
     let nginx = Conf::new()
         .redis(&redis)
@@ -130,7 +130,7 @@ fn a_limit_with_a_dot_in_its_name_from_a_terminal() {
 }
 
 #[test]
-fn errors_in_a_terminal() {
+fn a_terminal_shows_errors() {
     let redis = Redis::start();
     let nginx = machine(&redis);
     let url = nginx.url("/limits");

@@ -10,7 +10,7 @@ use crate::documents::examples::read;
 
 /// Each algorithm has a row that says how long it keeps a key.
 #[test]
-fn the_keys_of_every_algorithm() {
+fn every_algorithm_has_its_row() {
     let page = read("../docs/capacity.md");
     let (_, table) = page.split_once("\n| algorithm | ").expect("a table");
     let rows = table.lines().skip(2).map_while(|line| line.split('|').nth(1));
@@ -39,7 +39,7 @@ fn line(address: &str, seconds: u32) -> String {
 }
 
 #[test]
-fn the_busiest_minutes() {
+fn the_busiest_minutes_are_found() {
     // 100 clients that send a request a minute, 98 that send two, and two that send more.
     let times = |n: u32| match n {
         0..100 => 1,
@@ -58,7 +58,7 @@ fn the_busiest_minutes() {
 }
 
 #[test]
-fn a_limit_replayed() {
+fn a_limit_is_replayed() {
     // Ten a second for ten seconds: 20 at first, and one for each second after that.
     let flood = (0..100).map(|k| line("192.0.2.1", 43_200 + k / 10));
     let calm = (0..50).map(|k| line("192.0.2.2", 43_210 + 2 * k));

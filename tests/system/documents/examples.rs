@@ -60,7 +60,7 @@ fn limits(nginx: &Nginx) {
 }
 
 #[test]
-fn cluster() {
+fn the_cluster_example_limits() {
     let cluster = ClusterConf::new(3, 0).line(&account()).start();
     let seeds: Vec<_> =
         (1..=3).map(|n| (format!("redis://10.0.0.{n}:6379"), cluster.url(n - 1))).collect();
@@ -69,7 +69,7 @@ fn cluster() {
 }
 
 #[test]
-fn sentinel() {
+fn the_sentinel_example_limits() {
     let sentinels = SentinelConf::new(1).line(&account()).start();
     let urls = sentinels.urls();
     let seeds: Vec<_> = urls
@@ -82,7 +82,7 @@ fn sentinel() {
 }
 
 #[test]
-fn tls_and_acl() {
+fn the_tls_example_limits_with_an_account() {
     let authority = Authority::new();
     let server = authority.issue("DNS:localhost");
     let redis = Redis::start_tls(&authority, &server, &[&account(), "tls-auth-clients yes"]);
@@ -99,7 +99,7 @@ fn tls_and_acl() {
 }
 
 #[test]
-fn minimal() {
+fn the_minimal_example_limits() {
     let redis = Redis::start();
     let server = [("redis://127.0.0.1:6379", redis.url())];
     let text = read("minimal.conf");

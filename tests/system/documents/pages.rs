@@ -345,7 +345,7 @@ fn assert_shown(status: &str, response: &Response) {
 }
 
 #[test]
-fn the_page_for_rejections() {
+fn the_page_for_rejections_is_shown() {
     let redis = redis();
     let block = block("docs/directives.md", "@slow_down");
     let block = block.replace("rate=100r/m", "rate=1r/d");
@@ -361,7 +361,7 @@ fn the_page_for_rejections() {
 }
 
 #[test]
-fn the_tiers() {
+fn tiers_have_their_own_rates() {
     // So that nothing is given back meanwhile.
     let redis = Redis::start_with_stopped_clock();
     let block = block("docs/directives.md", "$tier_rate");

@@ -484,7 +484,7 @@ fn limit_req_and_the_leaky_bucket_let_the_same_burst_through() {
 
 /// The answers of redis-cell to the first `CL.THROTTLE user123 15 30 60 1`.
 #[test]
-fn the_numbers_of_redis_cell() {
+fn redis_cell_has_the_same_numbers() {
     let redis = redis();
     let nginx =
         conf(&block("docs/coming-from.md", "algorithm=gcra"), &redis).start_connected(&redis);

@@ -70,7 +70,7 @@ fn is_quota(passed: u64, capacity: u64, back: u64, period: Duration, since: Inst
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
-fn rating_edge() {
+fn rating_edge_limits_as_promised() {
     // No node is to be taken for dead because the machine is busy.
     let mut cluster = ClusterConf::steady(3, 0).start();
     let seeds = [1, 2, 3].map(|n| format!("redis://10.0.0.{n}:6379"));
@@ -106,7 +106,7 @@ fn rating_edge() {
 
 /// With the lines that are there to be uncommented.
 #[test]
-fn rating_edge_over_tls_with_an_account() {
+fn rating_edge_serves_over_tls_with_an_account() {
     let authority = Authority::new();
     let identity = authority.issue("DNS:redis.internal");
     let conf = ClusterConf::steady(3, 0).secured(&authority, &identity).line(&account());
@@ -134,7 +134,7 @@ fn rate(nginx: &Nginx, headers: &[(&str, &str)]) -> Response {
 }
 
 #[test]
-fn rating_worker() {
+fn rating_worker_limits_as_promised() {
     let redis = Redis::start();
     let nginx = start(&scenario("rating-worker", &redis), 1);
     let client = [("CF-Connecting-IP", "203.0.113.7")];
@@ -222,7 +222,7 @@ fn rating_worker_starts_anew_with_a_redis_that_keeps_nothing() {
 }
 
 #[test]
-fn production() {
+fn production_limits_as_promised() {
     let mut redis = Redis::start();
     // A day, so that nothing comes back in the time that a slow machine takes.
     let replaced = [
@@ -294,7 +294,7 @@ fn redis_guide_with(redis: &Redis, replaced: &[(&str, String)]) -> Conf {
 }
 
 #[test]
-fn redis_guide() {
+fn redis_guide_limits_as_promised() {
     let redis = Redis::start();
     // Slower, so that nothing comes back in the time that a slow machine takes.
     let nginx = start(&redis_guide_with(&redis, &[("r/10s", "r/10m".to_owned())]), 1);
@@ -353,7 +353,7 @@ fn redis_guide_refills_at_intervals() {
 }
 
 #[test]
-fn redis_guide_without_redis() {
+fn redis_guide_rejects_logins_without_redis() {
     let mut redis = Redis::start();
     let nginx = start(&redis_guide_with(&redis, &[]), 1);
     let mut http = nginx.http();
@@ -369,7 +369,7 @@ fn redis_guide_without_redis() {
 }
 
 #[test]
-fn redis_cell() {
+fn redis_cell_gives_the_same_five_numbers() {
     let redis = Redis::start();
     // Slower, so that a slow machine does not come to the end of what is left to wait for.
     let replaced =
@@ -415,7 +415,7 @@ fn quota(response: &Response) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn api_gateway() {
+fn api_gateway_limits_as_promised() {
     let mut redis = Redis::start();
     let nginx = start(&scenario("api-gateway", &redis), 1);
     let call = |path: &str, key: &str, address: &str| {
@@ -459,7 +459,7 @@ fn api_gateway() {
 }
 
 #[test]
-fn requests_from_code() {
+fn code_asks_whether_it_may() {
     let mut redis = Redis::start();
     let nginx = start(&scenario("check-from-code", &redis), 1);
     let may = |query: &str| request(&mut nginx.http(), "POST", &format!("/may/mail?{query}"), &[]);
@@ -484,7 +484,7 @@ fn requests_from_code() {
 
 /// The client in Python draws on the same budget, and waits until there is enough.
 #[test]
-fn requests_from_code_in_python() {
+fn a_client_in_python_waits_for_its_budget() {
     let redis = Redis::start();
     let nginx = start(&scenario("check-from-code", &redis), 1);
     // With more patience for a slow machine.

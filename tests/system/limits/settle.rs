@@ -347,7 +347,7 @@ fn what_another_got_back_does_not_come_back_again() {
 
 /// Here time passes: some comes back while the test looks.
 #[test]
-fn nor_does_it_where_this_machine_decides() {
+fn what_another_got_back_does_not_come_back_on_this_machine() {
     for limit in [
         "rate=20r/s capacity=100",
         "rate=20r/1s capacity=100 refill=interval",

@@ -76,7 +76,7 @@ fn reloads_without_failed_requests() {
 }
 
 #[test]
-fn judges_configurations() {
+fn judges_good_and_bad_configurations() {
     plain().config_ok();
     let error = plain().server("nonsense on;").config_error();
     assert!(error.contains("unknown directive \"nonsense\" in"), "{error}");

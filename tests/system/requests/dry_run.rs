@@ -18,7 +18,7 @@ fn seen(response: &Response) -> (u16, &str) {
 }
 
 #[test]
-fn rejects_nobody() {
+fn a_dry_run_rejects_nobody() {
     let redis = Redis::start();
     let nginx = conf(&redis)
         .server("rate_limit_redis_dry_run on; rate_limit_redis_body json;")
@@ -49,7 +49,7 @@ fn rejects_nobody() {
 }
 
 #[test]
-fn delays_nobody() {
+fn a_dry_run_delays_nobody() {
     let redis = Redis::start();
     let nginx = conf(&redis)
         .server("rate_limit_redis_dry_run on; rate_limit_redis_log_level warn;")
