@@ -78,6 +78,22 @@ impl Client {
     }
 }
 
+/// What is left to a client after a change: what it had before, and what it has then.
+fn remaining_after(change: &Change, before: &ClientState, after: &ClientState) -> u64 {
+    let limit = before.quota.limit();
+    match *change {
+        Change::Reset => limit,
+        Change::GiveBack(units) => {
+            limit.min((before.remaining + units).saturating_sub(before.debt))
+        }
+        Change::SetOverride { .. } | Change::RemoveOverride => {
+            let spent = limit - before.remaining + before.debt;
+            after.quota.limit().saturating_sub(spent)
+        }
+        Change::Block(_) | Change::Look => before.remaining,
+    }
+}
+
 proptest! {
     /// No quota has more left than the whole; spent units stay spent; and no more is given back than was missing.
     #[test]
@@ -106,18 +122,8 @@ proptest! {
                     }
                     change.apply(&mut applied, client.now, &line);
                     client.keep(applied);
-                    let (after, limit) = (client.state(), before.quota.limit());
-                    let remaining = match change {
-                        Change::Reset => limit,
-                        Change::GiveBack(units) => {
-                            limit.min((before.remaining + units).saturating_sub(before.debt))
-                        }
-                        Change::SetOverride { .. } | Change::RemoveOverride => {
-                            let spent = limit - before.remaining + before.debt;
-                            after.quota.limit().saturating_sub(spent)
-                        }
-                        Change::Block(_) | Change::Look => before.remaining,
-                    };
+                    let after = client.state();
+                    let remaining = remaining_after(&change, &before, &after);
                     match line.algorithm() {
                         // Only a part counts of what was spent in the window before, and so it does of what is given
                         // back of it.

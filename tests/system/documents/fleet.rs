@@ -174,6 +174,12 @@ fn the_page_sends_traffic_through_all_of_them() {
     set_rate(&browser, 100);
     wait_for_more(&browser, "rejected");
 
+    each_preset_shows_what_it_is_for(&browser);
+    fits_a_telephone(&browser);
+}
+
+#[track_caller]
+fn each_preset_shows_what_it_is_for(browser: &Browser) {
     for (name, outcomes) in [
         ("Window edge", &["passed"][..]),
         ("Burst", &["passed", "delayed", "rejected"]),
@@ -181,14 +187,17 @@ fn the_page_sends_traffic_through_all_of_them() {
         ("Redis away", &["passed", "rejected"]),
         ("Noisy neighbour", &["passed", "rejected"]),
     ] {
-        choose(&browser, name);
-        outcomes.iter().for_each(|outcome| wait_for_more(&browser, outcome));
+        choose(browser, name);
+        outcomes.iter().for_each(|outcome| wait_for_more(browser, outcome));
     }
     browser.wait_for("/^you: [1-9]\\d* of \\d+ passed · neighbour: /.test(clients.textContent)");
     browser.click("#start");
-    wait_for_banner(&browser, "No traffic.");
+    wait_for_banner(browser, "No traffic.");
+}
 
-    // On a telephone what becomes of it is in sight with what sends it.
+/// On a telephone what becomes of the traffic is in sight with what sends it.
+#[track_caller]
+fn fits_a_telephone(browser: &Browser) {
     browser.resize(360);
     browser.wait_for("innerWidth === 360");
     browser.run("scrollTo(0, 0)");

@@ -227,26 +227,32 @@ fn endures(
     let refilled = PER_SECOND * start.elapsed().as_secs_f64();
     let losses = f64::from(*chronicle.losses.lock().unwrap());
     for (policy, key, seen) in clients {
-        assert!(seen.wrong.is_empty(), "{:#?}", seen.wrong);
-        if policy == CONTROL {
-            assert!(!seen.ends.is_empty(), "no request without a limit");
-            continue;
-        }
-        let of = |end: &str| seen.ends.get(end).copied().unwrap_or(0) as f64;
-        let (by_redis, by_local) = (of("200 PASSED redis"), of("200 PASSED local"));
-        let (passed, most) = match policy {
-            "local" => (by_redis + by_local, (2.0 + f64::from(seen.pauses)) * CAPACITY + refilled),
-            _ => (by_redis, (1.0 + losses) * CAPACITY + refilled),
-        };
-        let summary = format!("{policy} {key}: {passed} of at most {most:.1}: {:?}", seen.ends);
-        assert!(passed <= most + 1.0, "too many: {summary}");
-        assert!(by_redis > CAPACITY, "hardly any: {summary}");
-        println!("{summary}");
+        got_no_more_than_there_was(policy, key, &seen, refilled, losses);
     }
     assert_eq!(nginx.worker_pids().len(), WORKERS);
     let strange: Vec<_> =
         nginx.logged("[error]").into_iter().filter(|line| !line.contains(": redis ")).collect();
     assert!(strange.is_empty(), "{strange:#?}");
+}
+
+/// Checks how much a client has got, and that nothing was wrong with it.
+#[track_caller]
+fn got_no_more_than_there_was(policy: &str, key: &str, seen: &Seen, refilled: f64, losses: f64) {
+    assert!(seen.wrong.is_empty(), "{:#?}", seen.wrong);
+    if policy == CONTROL {
+        assert!(!seen.ends.is_empty(), "no request without a limit");
+        return;
+    }
+    let of = |end: &str| seen.ends.get(end).copied().unwrap_or(0) as f64;
+    let (by_redis, by_local) = (of("200 PASSED redis"), of("200 PASSED local"));
+    let (passed, most) = match policy {
+        "local" => (by_redis + by_local, (2.0 + f64::from(seen.pauses)) * CAPACITY + refilled),
+        _ => (by_redis, (1.0 + losses) * CAPACITY + refilled),
+    };
+    let summary = format!("{policy} {key}: {passed} of at most {most:.1}: {:?}", seen.ends);
+    assert!(passed <= most + 1.0, "too many: {summary}");
+    assert!(by_redis > CAPACITY, "hardly any: {summary}");
+    println!("{summary}");
 }
 
 /// A fault lasts for a while. Now and then nginx is reloaded in the middle of it.
@@ -283,65 +289,70 @@ fn one_redis_keeps_its_promises_in_chaos() {
             3 => Mode::Cut,
             4 => Mode::Slow(Duration::from_millis(rng.u64(1..120))),
             5 => Mode::Trickle,
-            _ => Mode::Pass,
+            _ => return befall_redis(fault, &mut redis, rng, nginx, &chronicle),
         };
-        if mode != Mode::Pass {
-            chronicle.note(&format!("{mode:?}"));
-            proxy.set(mode);
-            last(rng, nginx, &chronicle);
-            proxy.set(Mode::Pass);
-            if mode == Mode::DropReplies {
-                // The bytes that are lost are lost: no TCP goes on after that.
-                proxy.cut();
-            }
-            return;
-        }
-        let mut say = |what: &str, begin: &[&str], end: &[&str]| {
-            chronicle.note(what);
-            redis.command::<()>(begin);
-            last(rng, nginx, &chronicle);
-            redis.command::<()>(end);
-        };
-        let nothing = ["PING"];
-        match fault {
-            6 => say(
-                "full",
-                &["CONFIG", "SET", "maxmemory", "1"],
-                &["CONFIG", "SET", "maxmemory", "0"],
-            ),
-            7 => {
-                // The master is not there.
-                say("replica", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]);
-            }
-            8 => say("no scripts", &["SCRIPT", "FLUSH"], &["SCRIPT", "FLUSH"]),
-            9 => say("pause", &["CLIENT", "PAUSE", "300"], &nothing),
-            10 => {
-                chronicle.note("connections are killed");
-                for _ in 0..rng.u8(1..30) {
-                    redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-                    sleep(Duration::from_millis(rng.u64(0..30)));
-                }
-            }
-            11 => {
-                chronicle.note("stopped");
-                redis.stop_signal();
-                last(rng, nginx, &chronicle);
-                redis.cont();
-            }
-            12 => {
-                chronicle.note("killed");
-                chronicle.forgets();
-                redis.kill9();
-                last(rng, nginx, &chronicle);
-                redis.restart();
-            }
-            _ => {
-                chronicle.note("reload");
-                nginx.reload();
-            }
+        chronicle.note(&format!("{mode:?}"));
+        proxy.set(mode);
+        last(rng, nginx, &chronicle);
+        proxy.set(Mode::Pass);
+        if mode == Mode::DropReplies {
+            // The bytes that are lost are lost: no TCP goes on after that.
+            proxy.cut();
         }
     });
     wait_until(PATIENCE, || connections(&redis) == WORKERS, "a connection of each worker");
+}
+
+/// One of the faults of a Redis itself.
+fn befall_redis(
+    fault: u8,
+    redis: &mut Redis,
+    rng: &mut Rng,
+    nginx: &mut Nginx,
+    chronicle: &Chronicle,
+) {
+    let mut say = |what: &str, begin: &[&str], end: &[&str]| {
+        chronicle.note(what);
+        redis.command::<()>(begin);
+        last(rng, nginx, chronicle);
+        redis.command::<()>(end);
+    };
+    let nothing = ["PING"];
+    match fault {
+        6 => {
+            say("full", &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"])
+        }
+        7 => {
+            // The master is not there.
+            say("replica", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]);
+        }
+        8 => say("no scripts", &["SCRIPT", "FLUSH"], &["SCRIPT", "FLUSH"]),
+        9 => say("pause", &["CLIENT", "PAUSE", "300"], &nothing),
+        10 => {
+            chronicle.note("connections are killed");
+            for _ in 0..rng.u8(1..30) {
+                redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+                sleep(Duration::from_millis(rng.u64(0..30)));
+            }
+        }
+        11 => {
+            chronicle.note("stopped");
+            redis.stop_signal();
+            last(rng, nginx, chronicle);
+            redis.cont();
+        }
+        12 => {
+            chronicle.note("killed");
+            chronicle.forgets();
+            redis.kill9();
+            last(rng, nginx, chronicle);
+            redis.restart();
+        }
+        _ => {
+            chronicle.note("reload");
+            nginx.reload();
+        }
+    }
 }
 
 #[test]

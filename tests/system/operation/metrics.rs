@@ -335,20 +335,26 @@ fn requests_are_counted_by_result() {
         assert_eq!(decisions(&samples, name, "redis"), number);
         assert_eq!(decisions(&samples, name, "local"), 0.0);
     }
+    redis_has_decided(&redis, &samples, f64::from(decided_requests));
+    // No key is shown.
+    let pages = [nginx.get("/metrics"), nginx.get("/metrics?format=json")];
+    assert!(pages.iter().all(|page| !page.text().contains("\"a\"")));
+}
+
+/// Checks that so many commands have decided all requests, by the page and by Redis.
+#[track_caller]
+fn redis_has_decided(redis: &Redis, samples: &BTreeMap<String, f64>, requests: f64) {
     let node = redis.addr();
     let evalsha = samples[&format!("commands_total{{node=\"{node}\",command=\"evalsha\"}}")];
-    assert_eq!(evalsha, f64::from(decided_requests));
+    assert_eq!(evalsha, requests);
     assert_eq!(evalsha, redis.calls("evalsha") as f64);
     let decided = samples[&format!("node_decision_seconds_count{{node=\"{node}\"}}")];
-    assert_eq!(decided, f64::from(decided_requests));
+    assert_eq!(decided, requests);
     let (node_sum, sum) = (
         samples[&format!("node_decision_seconds_sum{{node=\"{node}\"}}")],
         samples["decision_seconds_sum"],
     );
     assert_eq!(node_sum, sum);
-    // No key is shown.
-    let pages = [nginx.get("/metrics"), nginx.get("/metrics?format=json")];
-    assert!(pages.iter().all(|page| !page.text().contains("\"a\"")));
 }
 
 /// JSON has the same numbers.
