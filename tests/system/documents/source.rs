@@ -246,6 +246,25 @@ fn is_test(name: &str) -> bool {
     text.is_ok_and(|text| text.contains(&format!("#[test]\nfn {test}")))
 }
 
+/// The names of the tests in a file.
+fn tests_in(path: &PathBuf) -> Vec<String> {
+    let text = fs::read_to_string(path).expect("a file");
+    let name = |after: &str| {
+        let function = after.lines().find_map(|line| line.trim_start().strip_prefix("fn "))?;
+        Some(function.split('(').next()?.to_owned())
+    };
+    text.split("#[test]\n").skip(1).filter_map(name).collect()
+}
+
+/// Two words can say what a test is about, but not what happens.
+#[test]
+fn names_of_tests_have_three_words() {
+    let tests: Vec<_> = files(&root().join("tests")).iter().flat_map(tests_in).collect();
+    assert!(tests.len() > 1_000, "{}", tests.len());
+    let short: Vec<_> = tests.iter().filter(|name| name.split('_').count() < 3).collect();
+    assert_eq!(short, [""; 0]);
+}
+
 /// The defects of `scripts/simulate --defects` fit the source as it is, and the page names them.
 #[test]
 fn known_defects_apply() {
