@@ -32,5 +32,6 @@ pub mod text;
 pub mod throttle;
 pub mod top;
 mod transaction;
+pub mod trouble;
 mod window;
 mod word;
