@@ -24,6 +24,7 @@ use rate_limit_core::manage::Change;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
+use rate_limit_core::trouble::Trouble;
 use wires::{Dial, Wire};
 
 use super::password::PasswordFile;
@@ -35,9 +36,6 @@ use crate::shm::{NodeEntry, Reservations, Shared};
 
 mod nodes;
 mod wires;
-
-/// The shortest time between two log lines about faults of a node that is up, in ms.
-const WARN_EVERY: u64 = 10_000;
 
 /// One worker's client of one store, driven by NGINX.
 pub(crate) struct Driver {
@@ -320,9 +318,13 @@ impl State {
                 Action::Down(node, reason) => self.log_down(node, reason, false),
                 Action::StillDown(node, reason) => self.log_down(node, reason, true),
                 Action::Up(node) => self.find_up(node),
-                Action::Slow(node, patience) => self.log_slow(node, patience),
-                Action::Prompt(node) => self.log_prompt(node),
-                Action::Warn(node, what) => self.log_warning(node, &what),
+                Action::Slow(node, patience) => {
+                    self.log_event(node, |trouble, now, _| trouble.on_slow(now, patience));
+                }
+                Action::Prompt(node) => self.log_event(node, Trouble::on_prompt),
+                Action::Warn(node, what) => {
+                    self.log_event(node, |trouble, now, _| trouble.warn(now, what));
+                }
                 Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::process;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::client::{Counts, NodeState, View};
 use rate_limit_core::decision::{Source, Status};
@@ -11,8 +11,8 @@ use rate_limit_core::key;
 use rate_limit_core::metrics::{
     AttemptResult, BUCKETS, CommandKind, ErrorKind, LeaseUnits, QueryResult, SettlementResult,
 };
-use rate_limit_core::outage::Outages;
 use rate_limit_core::text::metrics;
+use rate_limit_core::trouble::Trouble;
 
 use super::worker::{self, PerWorker};
 
@@ -65,20 +65,8 @@ pub(crate) enum NodeEntry {
 #[repr(C)]
 pub(crate) struct NodeRecord {
     name: Name,
-    /// Its outages, and what of them is logged.
-    pub(crate) outages: Outages,
-    /// 1 if a worker has found it up again since the latest began, else 0.
-    is_found_up: AtomicU64,
-    /// The number of the reason that was logged, if it is down.
-    cause: AtomicU64,
-    /// The number of the reason for which the latest attempt to reach it failed.
-    latest_cause: AtomicU64,
-    /// The Unix time in ms since which all attempts have failed for that reason.
-    latest_cause_since: AtomicU64,
-    /// The Unix time in ms since which it is slow, and a log line says so; else 0.
-    slow_since: AtomicU64,
-    /// The Unix time in ms of the last warning in the log.
-    warned: AtomicU64,
+    /// What is logged about it.
+    pub(crate) trouble: Trouble,
     /// One for each of [`CommandKind::ALL`].
     commands: [AtomicU64; CommandKind::ALL.len()],
     /// One for each of [`ErrorKind::ALL`].
@@ -227,16 +215,11 @@ impl NodeRecord {
         self.name.text()
     }
 
-    /// Adds the counts of a client.
-    pub(crate) fn add(&self, counts: &Counts) {
+    /// Adds the counts of a client. Otherwise as [`Trouble::on_counts`].
+    pub(crate) fn add(&self, counts: &Counts, is_leaving: bool) -> bool {
         add_all(&self.commands, &counts.commands);
         add_all(&self.errors, &counts.errors);
-        if counts.undecided > 0 {
-            self.outages.count_undecided(counts.undecided.into());
-        }
-        if counts.has_answered {
-            self.outages.on_answered();
-        }
+        self.trouble.on_counts(counts, is_leaving)
     }
 
     /// Counts an attempt to connect to it.
@@ -277,8 +260,8 @@ impl NodeRecord {
             waited: self.waited.load(Ordering::Relaxed),
             ready: views().map(|view| view.ready as u64).sum(),
             connecting: views().map(|view| view.connecting as u64).sum(),
-            is_open: views().any(|view| view.state == NodeState::Open),
-            is_slow: views().any(|view| view.state == NodeState::Slow),
+            is_open: self.is_seen(NodeState::Open, living),
+            is_slow: self.is_seen(NodeState::Slow, living),
         }
     }
 
@@ -294,102 +277,17 @@ impl NodeRecord {
         })
     }
 
+    /// Whether any of these workers, by number and process, sees the node in a state.
+    pub(crate) fn is_seen(&self, state: NodeState, workers: &[(usize, u32)]) -> bool {
+        self.views_of(workers).any(|view| view.state == state)
+    }
+
     /// Resets all counters.
     fn clear(&self) {
-        let causes = [&self.cause, &self.latest_cause, &self.latest_cause_since];
-        let states = [&self.is_found_up, &self.slow_since];
-        let states = states.into_iter().chain(causes).chain([&self.warned]);
         let counters = self.commands.iter().chain(&self.errors).chain(&self.attempts);
         let counters = counters.chain(&self.queries).chain([&self.decided, &self.waited]);
-        counters.chain(states).for_each(|counter| counter.store(0, Ordering::Relaxed));
-        self.outages.clear();
-    }
-
-    /// Marks the node as slow since `now`; whether that is to be logged: it was not marked before, and
-    /// there was no warning in the `pause` ms before.
-    pub(crate) fn mark_slow(&self, now: u64, pause: u64) -> bool {
-        self.slow_since.load(Ordering::Relaxed) == 0
-            && self.admit_warning(now, pause)
-            && self.slow_since.swap(now, Ordering::Relaxed) == 0
-    }
-
-    /// Marks the node as slow no more, if no `living` worker sees it so; since when it was marked, if it was.
-    pub(crate) fn mark_prompt(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<u64> {
-        // Each worker publishes its view before it looks at those of others.
-        fence(Ordering::SeqCst);
-        if self.slow_since.load(Ordering::Relaxed) == 0
-            || self.views_of(&living()).any(|view| view.state == NodeState::Slow)
-        {
-            return None;
-        }
-        Some(self.slow_since.swap(0, Ordering::Relaxed)).filter(|since| *since != 0)
-    }
-
-    /// Marks the node as down since `now`, for the reason of this number; whether it was not marked before. It may be `again`
-    /// for this worker: see [`Outages::begin_again`].
-    pub(crate) fn mark_down(&self, now: u64, cause: u64, again: bool) -> bool {
-        self.slow_since.store(0, Ordering::Relaxed);
-        let is_new = if again { self.outages.begin_again(now) } else { self.outages.begin(now) };
-        if is_new {
-            self.is_found_up.store(0, Ordering::Relaxed);
-            self.cause.store(cause, Ordering::Relaxed);
-            self.latest_cause.store(cause, Ordering::Relaxed);
-        }
-        is_new
-    }
-
-    /// Whether the caller is to log that the node is down, for the reason of this number; see [`Outages::admits_line`].
-    pub(crate) fn admits_down(&self, now: u64, cause: u64, is_new: bool) -> bool {
-        let admits = self.outages.admits_line(now, is_new);
-        if admits {
-            self.cause.store(cause, Ordering::Relaxed);
-        }
-        admits
-    }
-
-    /// Takes note of the number of the reason for which a node that is down could not be reached; whether that is to be
-    /// logged: it is another one than was logged, and for `lasting` ms or longer there was none but this one.
-    pub(crate) fn mark_cause(&self, now: u64, cause: u64, lasting: u64) -> bool {
-        if self.latest_cause.swap(cause, Ordering::Relaxed) != cause {
-            self.latest_cause_since.store(now, Ordering::Relaxed);
-            return false;
-        }
-        self.outages.is_logged()
-            && now.abs_diff(self.latest_cause_since.load(Ordering::Relaxed)) >= lasting
-            && self.cause.swap(cause, Ordering::Relaxed) != cause
-    }
-
-    /// A worker has found the node up. Returns whether it was marked as down.
-    pub(crate) fn find_up(&self) -> bool {
-        let was_down = self.outages.is_down();
-        if was_down {
-            self.is_found_up.store(1, Ordering::Relaxed);
-        }
-        was_down
-    }
-
-    /// Marks the node as up, if a worker has found it so and all `living` ones send it requests. If it was logged as down:
-    /// since when, and how many requests it did not decide.
-    pub(crate) fn mark_up(&self, living: impl FnOnce() -> Vec<(usize, u32)>) -> Option<(u64, u64)> {
-        // Each worker publishes its view, and what it has found, before it looks at those of others: of the last two, one
-        // sees all.
-        fence(Ordering::SeqCst);
-        if self.is_found_up.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        if self.views_of(&living()).any(|view| view.state == NodeState::Open) {
-            return None;
-        }
-        self.is_found_up.store(0, Ordering::Relaxed);
-        self.outages.end()
-    }
-
-    /// Admits a warning to the log at `now`, if there was none in the `pause` ms before.
-    pub(crate) fn admit_warning(&self, now: u64, pause: u64) -> bool {
-        let last = self.warned.load(Ordering::Relaxed);
-        // A clock that was set back does not suppress warnings.
-        (now.abs_diff(last) >= pause)
-            && self.warned.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        counters.for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.trouble.clear();
     }
 }
 

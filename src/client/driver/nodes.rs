@@ -1,21 +1,16 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
-use rate_limit_core::client::{Answer, Node, NodeKey, RequestKey, View};
+use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
-use rate_limit_core::outage::{self, Unlogged};
+use rate_limit_core::outage;
 use rate_limit_core::rate::MILLISECOND;
+use rate_limit_core::trouble::{Finding, Trouble};
 
-use super::{KnownNode, State, WARN_EVERY, place};
+use super::{KnownNode, State, place};
 use crate::clock::{monotonic_micros, unix_ms};
 use crate::log::{cycle_log, log};
 use crate::shm::NodeRecord;
-
-/// How long another reason has to be the only one before it is logged, in ms. A server that is restarted closes
-/// connections, refuses them, and then reads its data: that is one outage.
-const LASTING: u64 = 2_000;
 
 impl State {
     /// Publishes this worker's view of all nodes.
@@ -81,16 +76,10 @@ impl State {
 
     pub(super) fn count(&mut self, key: NodeKey) {
         let is_leaving = self.is_leaving;
-        if let (Some(mut counts), Some(known)) = (self.client.take_counts(key), self.known(key)) {
-            // It begins no outage.
-            if is_leaving && !known.record.outages.is_down() {
-                counts.undecided = 0;
-            }
-            known.record.add(&counts);
-            // Another worker has found it down, and may have gone since.
-            if counts.has_answered && known.record.find_up() {
-                self.log_up(key);
-            }
+        if let (Some(counts), Some(known)) = (self.client.take_counts(key), self.known(key))
+            && known.record.add(&counts, is_leaving)
+        {
+            self.log_up(key);
         }
     }
 
@@ -121,7 +110,8 @@ impl State {
             record.set_view(unsafe { ngx_worker }, view, is_first);
             if is_first || view.is_none() {
                 // A worker that is gone does not say that the node is slow no more, and nobody knows since when it is not.
-                record.mark_prompt(|| self.shared.living());
+                let is_seen = |state| record.is_seen(state, &self.shared.living());
+                record.trouble.on_prompt(unix_ms(), &is_seen);
             }
             self.log_up(key);
         }
@@ -137,39 +127,23 @@ impl State {
         }
     }
 
-    /// The record of a node, and its name, if it is not gone.
-    fn named(&mut self, key: NodeKey) -> Option<(&NodeRecord, &str)> {
-        self.known(key)?;
-        Some((self.record(key)?, self.client.node(key)?.name()))
-    }
-
-    /// This worker has found a node down, perhaps `again`. One that shuts down is no measure: the others may have what it
-    /// lacks, as a connection to a server that takes no more, or a new password.
+    /// This worker has found a node down, perhaps `again`.
     pub(super) fn log_down(&mut self, key: NodeKey, reason: String, again: bool) {
         let is_leaving = self.is_leaving;
         let Some(known) = self.known(key) else { return };
-        if is_leaving && !known.record.outages.is_down() {
-            return self.log_warning(
-                key,
-                &format!("is out of reach of a worker that shuts down: {reason}"),
-            );
-        }
-        let is_new = known.record.mark_down(unix_ms(), cause(&reason), again);
-        self.log_reason(key, reason, is_new);
+        let finding = known.record.trouble.on_down(unix_ms(), &reason, again, is_leaving);
+        self.log_reason(key, reason, finding);
     }
 
-    /// Logs, once for all workers, that a node is down, or that it is down for another reason than was logged last. If the
-    /// line is not to come yet the reason is kept for it.
-    fn log_reason(&mut self, key: NodeKey, reason: String, is_new: bool) {
-        let Some((record, name)) = self.named(key) else { return };
-        let (now, number) = (unix_ms(), cause(&reason));
-        if record.admits_down(now, number, is_new) {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is down: {reason}");
-        } else if record.mark_cause(now, number, LASTING) {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is still down: {reason}");
-        } else if record.outages.awaits_line()
-            && let Some(known) = self.known(key)
-        {
+    /// Logs why a node is down. If the line is not to come yet the reason is kept for it.
+    fn log_reason(&mut self, key: NodeKey, reason: String, finding: Finding) {
+        let mut is_kept = false;
+        self.log_event(key, |trouble, now, _| {
+            let line = trouble.on_reason(now, &reason, finding);
+            is_kept = line.is_none() && trouble.awaits_line();
+            line
+        });
+        if is_kept && let Some(known) = self.known(key) {
             known.reason = Some(reason);
             self.report_later();
         }
@@ -180,7 +154,7 @@ impl State {
         self.report_at = None;
         for key in self.known_keys() {
             if let Some(reason) = self.known(key).and_then(|known| known.reason.take()) {
-                self.log_reason(key, reason, false);
+                self.log_reason(key, reason, Finding::Known);
             }
             self.log_unlogged(key, false);
         }
@@ -191,19 +165,13 @@ impl State {
         self.report_at.get_or_insert_with(at);
     }
 
-    /// Logs, once for all workers, the outages of a node that had no lines of their own, if it is time for that, or `at_once`.
+    /// Logs the outages of a node that had no lines of their own, if it is time for that, or `at_once`.
     fn log_unlogged(&mut self, key: NodeKey, at_once: bool) {
         let Some(record) = self.record(key) else { return };
-        if let Some(unlogged) = record.outages.take_unlogged(unix_ms(), at_once) {
-            let Unlogged { number, span, undecided } = unlogged;
+        if let Some(line) = record.trouble.take_unlogged(unix_ms(), at_once) {
             // The client may have forgotten the node.
-            let (name, seconds) = (record.text(), span as f64 / 1_000.0);
-            log!(
-                NGX_LOG_ERR,
-                cycle_log(),
-                "redis {name} was briefly down {number} times in {seconds:.3} s, {undecided} requests were not decided by it"
-            );
-        } else if record.outages.has_unlogged() {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {} {line}", record.text());
+        } else if record.trouble.has_unlogged() {
             self.report_later();
         }
     }
@@ -212,60 +180,33 @@ impl State {
     pub(super) fn find_up(&mut self, key: NodeKey) {
         let Some(known) = self.known(key) else { return };
         known.reason = None;
-        if known.record.find_up() {
+        if known.record.trouble.find_up() {
             self.log_up(key);
         }
     }
 
-    /// Logs, once for all workers, that a node is up again, if one has found it so and none sends it no requests: a server
-    /// that has no room for all of them is not up.
+    /// Logs that a node is up again, if it is.
     fn log_up(&mut self, key: NodeKey) {
-        let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
-        if let Some((since, undecided)) = record.mark_up(|| self.shared.living()) {
-            let (name, seconds) = (node.name(), unix_ms().saturating_sub(since) as f64 / 1_000.0);
-            log!(
-                NGX_LOG_ERR,
-                cycle_log(),
-                "redis {name} is up again after {seconds:.3} s, {undecided} requests were not decided by it"
-            );
+        if self.client.node(key).is_some() {
+            self.log_event(key, Trouble::end);
+            self.log_unlogged(key, false);
         }
-        self.log_unlogged(key, false);
     }
 
-    /// Logs, once for all workers, that a node is slow, but not for every reply that takes long.
-    pub(super) fn log_slow(&mut self, key: NodeKey, patience: u64) {
-        if let Some((record, name)) = self.named(key)
-            && record.mark_slow(unix_ms(), WARN_EVERY)
+    /// Passes an event on, with the time, and with what tells whether a living worker sees the node in a state; logs the line
+    /// that follows, if any.
+    pub(super) fn log_event(
+        &mut self,
+        key: NodeKey,
+        event: impl FnOnce(&Trouble, u64, &dyn Fn(NodeState) -> bool) -> Option<String>,
+    ) {
+        if self.known(key).is_some()
+            && let Some((record, node)) = self.record(key).zip(self.client.node(key))
         {
-            let patience = patience / MILLISECOND;
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is slow: no reply within {patience} ms");
+            let is_seen = |state| record.is_seen(state, &self.shared.living());
+            if let Some(line) = event(&record.trouble, unix_ms(), &is_seen) {
+                log!(NGX_LOG_ERR, cycle_log(), "redis {} {line}", node.name());
+            }
         }
     }
-
-    /// Logs, once for all workers, that a node is slow no more, if it was logged that it is.
-    pub(super) fn log_prompt(&mut self, key: NodeKey) {
-        let shared = self.shared;
-        if let Some((record, name)) = self.named(key)
-            && let Some(since) = record.mark_prompt(|| shared.living())
-        {
-            let seconds = unix_ms().saturating_sub(since) as f64 / 1_000.0;
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} is no longer slow, after {seconds:.3} s");
-        }
-    }
-
-    /// Logs a fault of a node that is up, but not for every request.
-    pub(super) fn log_warning(&mut self, key: NodeKey, what: &str) {
-        if let Some((record, name)) = self.named(key)
-            && record.admit_warning(unix_ms(), WARN_EVERY)
-        {
-            log!(NGX_LOG_ERR, cycle_log(), "redis {name} {what}");
-        }
-    }
-}
-
-/// A number that stands for a reason. Reasons that differ in figures alone, as in "no reply for 2000 ms", have the same.
-fn cause(reason: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    reason.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| byte.hash(&mut hasher));
-    hasher.finish()
 }
