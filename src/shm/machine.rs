@@ -116,7 +116,7 @@ impl Machine for Shared {
         self.may_have_charges(now) && limit.line.record(self).may_have_charges(now)
     }
 
-    /// On the monotonic clock: a wall clock that was far ahead must not prolong this.
+    /// The time is that of the monotonic clock: a wall clock that was far ahead must not prolong it.
     fn note_charges(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
         let whole = monotonic_micros().saturating_add(reset);
         limit.line.record(self).charge_until(whole);

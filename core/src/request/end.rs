@@ -38,45 +38,36 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         }
         let charges = self.local.take();
         for limit in self.reservations() {
+            let redis = self.reserved.get().filter(|_| limit.is_charged());
             let Some(cost) = real_cost(limit) else {
-                self.keep(machine, limit);
+                machine.end_reservation(limit.line, None);
+                redis.iter().for_each(M::Submission::stand);
                 continue;
             };
             // Both are up to 2^54.
             let change = cost.cast_signed().saturating_sub(limit.charge.cost.cast_signed());
-            let index = self.limits.element_offset(limit);
-            if let Some(charge) =
-                charges.as_ref().zip(index).and_then(|(all, index)| all.get(index))
-            {
+            let index = || self.limits.element_offset(limit);
+            if let Some(charge) = charges.as_ref().and_then(|all| all.get(index()?)) {
                 local::settle(machine, limit, charge, change);
             }
-            self.settle(machine, limit, change);
+            match redis {
+                Some(submission) => settle(machine, limit, submission, change),
+                None => machine.end_reservation(limit.line, Some(SettlementResult::Settled)),
+            }
         }
     }
+}
 
-    /// A reservation stands as it was charged.
-    fn keep(&self, machine: &M, limit: &Evaluated<'a, M::Limit>) {
-        machine.end_reservation(limit.line, None);
-        if let Some(submission) = self.reserved_in_redis(limit) {
-            submission.stand();
-        }
+/// Has Redis settle a reservation, which has cost so many units more; below zero, so many less.
+fn settle<M: Machine>(
+    machine: &M,
+    limit: &Evaluated<'_, M::Limit>,
+    submission: M::Submission,
+    change: i64,
+) {
+    if change > 0 {
+        // The client passes later than they say.
+        machine.end_denials_of(limit);
     }
-
-    /// A reservation is settled, and costs so much more than it was charged; below zero, so much less.
-    fn settle(&self, machine: &M, limit: &Evaluated<'a, M::Limit>, change: i64) {
-        let Some(submission) = self.reserved_in_redis(limit) else {
-            return machine.end_reservation(limit.line, Some(SettlementResult::Settled));
-        };
-        if change > 0 {
-            // The client passes later than they say.
-            machine.end_denials_of(limit);
-        }
-        let since = limit.regained_from(change.unsigned_abs());
-        machine.settle(limit, submission, since, change);
-    }
-
-    /// The submission by which Redis has charged a reservation, if it has.
-    fn reserved_in_redis(&self, limit: &Evaluated<'a, M::Limit>) -> Option<M::Submission> {
-        self.reserved.get().filter(|_| limit.is_charged())
-    }
+    machine.settle(limit, submission, limit.regained_from(change.unsigned_abs()), change);
 }

@@ -37,7 +37,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         let mut local: LocalCharges<'_> = charges.collect();
         machine.with_local_table(|table, now| local::decide(table, now, mode, &mut local));
         for (limit, charge) in self.limits.iter().zip(local.iter()) {
-            note_spent(machine, limit, charge.reset());
+            machine.note_charges(limit, charge.reset());
         }
         if local.iter().any(|charge| charge.answer() == LocalAnswer::NoRoom) {
             machine.count_no_room();
@@ -93,12 +93,7 @@ pub(super) fn settle<M: Machine>(
     change: i64,
 ) {
     let reset = machine.with_local_table(|table, now| local::settle(table, now, charge, change));
-    note_spent(machine, limit, reset.unwrap_or(0));
-}
-
-/// Takes note that something of a limit was spent locally, and is regained in so many µs; 0: nothing was.
-fn note_spent<M: Machine>(machine: &M, limit: &Evaluated<'_, M::Limit>, reset: u64) {
-    if reset > 0 {
+    if let Some(reset) = reset {
         machine.note_charges(limit, reset);
     }
 }

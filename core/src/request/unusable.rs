@@ -19,12 +19,10 @@ pub enum Unevaluated {
     Failed,
 }
 
-/// Which limits of a request remain, while one after the other is evaluated.
+/// Which limits of a request remain, while one after the other is evaluated: the effect of those that are left out, if any
+/// are.
 #[derive(Debug, Default)]
-pub struct Remaining {
-    /// The effect of those that are left out, if any are.
-    unusable: Option<Effect>,
-}
+pub struct Remaining(Option<Effect>);
 
 impl Remaining {
     /// The limit, if it remains; an error ends the evaluation. A limit that does not apply to the request is `None`.
@@ -34,7 +32,7 @@ impl Remaining {
         evaluated: Result<Option<T>, Unevaluated>,
     ) -> Option<Result<T, Unevaluated>> {
         if let Err(Unevaluated::Unusable(Effect::DryRun)) = evaluated {
-            self.unusable = Some(Effect::DryRun);
+            self.0 = Some(Effect::DryRun);
             return None;
         }
         evaluated.transpose()
@@ -48,26 +46,23 @@ impl Remaining {
         kept: Result<&[T], Unevaluated>,
     ) -> Result<(&[T], Option<Effect>), Unevaluated> {
         match kept {
-            Ok(limits) => Ok((limits, self.unusable)),
+            Ok(limits) => Ok((limits, self.0)),
             Err(Unevaluated::Unusable(effect)) => Ok((&[], Some(effect))),
             Err(failed) => Err(failed),
         }
     }
 }
 
-impl<M: Machine> LimitedRequest<'_, M> {
+impl<'a, M: Machine> LimitedRequest<'a, M> {
     /// Limits of this effect are left out, as they have unusable values: those of `lines` are counted that are not
     /// evaluated, where `lines` are all that apply to the request. Returns whether it is decided, as no limits remain.
     #[cold]
-    pub fn leave_out<'l>(
+    pub fn leave_out(
         &self,
         machine: &M,
         effect: Effect,
-        lines: impl Iterator<Item = &'l M::Limit>,
-    ) -> bool
-    where
-        M::Limit: 'l,
-    {
+        lines: impl Iterator<Item = &'a M::Limit>,
+    ) -> bool {
         let decides = self.limits.is_empty();
         let status = if decides { self.end_invalid(machine, effect) } else { Status::ErrorPassed };
         let remains = |line: &M::Limit| self.limits.iter().any(|it| ptr::eq(it.line, line));
