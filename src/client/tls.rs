@@ -23,11 +23,6 @@ mod stream;
 pub(crate) use peer::Peer;
 pub(super) use stream::Stream;
 
-/// The versions without `ssl_protocols`.
-const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
-
-const DEFAULT_CIPHERS: &str = "DEFAULT";
-
 /// The most certificates between the server's and a trusted one: OpenSSL's own default.
 /// The depth of `proxy_ssl_verify_depth`, 1, is too little for some public authorities.
 const VERIFY_DEPTH: ngx_int_t = 100;
@@ -51,8 +46,7 @@ impl Tls {
     pub(crate) fn new(cf: &mut Conf, settings: &TlsSettings<'static>) -> Result<Self, String> {
         // SAFETY: the log of the configuration is valid.
         let messages = unsafe { Capture::instead_of(cf.log().as_ptr()) };
-        let versions = settings.versions.as_deref().unwrap_or(&DEFAULT_VERSIONS);
-        let context = messages.during(|| create(cf, &messages, versions));
+        let context = messages.during(|| create(cf, &messages, settings.versions()));
         let context = context.ok_or_else(|| failed("SSL", &messages))?;
         let tls = Self { context, verifies: settings.verifies(), name: settings.name };
         let loaded = messages.during(|| tls.load(cf, settings));
@@ -63,7 +57,7 @@ impl Tls {
 
     /// The error is the directive that failed.
     fn load(&self, cf: &mut Conf, settings: &TlsSettings<'static>) -> Result<(), &'static str> {
-        self.set_ciphers(cf, settings.ciphers).ok_or("ssl_ciphers")?;
+        self.set_ciphers(cf, settings.ciphers()).ok_or("ssl_ciphers")?;
         if let (Some(certificate), Some(key)) = (settings.certificate, settings.certificate_key) {
             self.set_certificate(cf, certificate, key).ok_or("ssl_certificate")?;
         }
@@ -76,8 +70,8 @@ impl Tls {
         Ok(())
     }
 
-    fn set_ciphers(&self, cf: &mut Conf, ciphers: Option<&str>) -> Option<()> {
-        let mut ciphers = c_string(cf, ciphers.unwrap_or(DEFAULT_CIPHERS))?;
+    fn set_ciphers(&self, cf: &mut Conf, ciphers: &str) -> Option<()> {
+        let mut ciphers = c_string(cf, ciphers)?;
         // SAFETY: the context is complete, and the text ends with a zero.
         done(unsafe { ngx_ssl_ciphers(cf.as_ptr(), self.context.as_ptr(), &mut ciphers, 0) })
     }

@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_void};
 use std::rc::Rc;
 
 use ngx::ffi::{NGX_LOG_WARN, ngx_command_t, ngx_conf_t};
-use rate_limit_core::conf::store::{StoreError, StoreLines, line_doubt, password};
+use rate_limit_core::conf::store::{
+    StoreError, StoreLine, StoreLines, StoreSets, line_doubt, password,
+};
 use rate_limit_core::conf::text;
 use rate_limit_core::limit::is_name;
 
@@ -61,25 +63,26 @@ fn is_include(reader: &Reader<'_>) -> Result<bool, ConfError> {
 
 /// Reads one line of the block.
 fn read(lines: &mut StoreLines<'static>, reader: &mut Reader<'_>) -> Result<(), ConfError> {
-    match reader.line.name()? {
-        name @ "server" => {
-            let server = server::read(reader.cf, reader.line.value()?, name)?;
+    let name = reader.line.name()?;
+    if name.starts_with("ssl_") {
+        supported().map_err(ConfError::Tls)?;
+    }
+    match StoreLine::find(name)?.sets {
+        StoreSets::Server => {
+            let server = server::read(reader.cf, reader.line.value()?, "server")?;
             lines.add_server(server, reader.cf.place());
         }
-        "password_file" => {
+        StoreSets::PasswordFile => {
             let path = full_path(reader)?;
             lines.set_password_file(path, read_password(path)?)?;
         }
-        line @ "key_hmac" => {
+        StoreSets::KeyHmac => {
             let path = full_path(reader)?;
-            let content = secret_file::read(path).map_err(not_read(line, path))?;
+            let content = secret_file::read(path).map_err(not_read("key_hmac", path))?;
             lines.set_key_hmac(&reader.line, path, &content)?;
         }
-        name => {
-            if name.starts_with("ssl_") {
-                supported().map_err(ConfError::Tls)?;
-            }
-            lines.read(&reader.line)?;
+        StoreSets::Value(read) => {
+            read(lines, &reader.line)?;
             if let Some(doubt) = line_doubt(&reader.line) {
                 reader.cf.warn(doubt);
             }

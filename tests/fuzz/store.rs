@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use rate_limit_core::client::{Client, Config, Kind, Server};
-use rate_limit_core::conf::store::{StoreError, StoreLines, password};
+use rate_limit_core::conf::store::{StoreError, StoreLine, StoreLines, StoreSets, password};
 use rate_limit_core::conf::{Directive, endpoint};
 use rate_limit_core::redis::script::Scripts;
 
@@ -41,23 +41,23 @@ pub fn run(data: &[u8]) {
 
 /// Reads a line as the module does, which also reads the files of a password and a secret.
 fn read<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), StoreError> {
-    match line.name()? {
-        "server" => {
+    match StoreLine::find(line.name()?)?.sets {
+        StoreSets::Server => {
             if let Ok(endpoint) = endpoint("server", line.value()?) {
                 let server = Server { endpoint, targets: Vec::new() };
                 store.add_server(server, "nginx.conf:1".to_owned());
             }
             Ok(())
         }
-        "password_file" => match password(line.value()?) {
+        StoreSets::PasswordFile => match password(line.value()?) {
             Some(found) => {
                 assert!(!found.contains('\n') && !found.is_empty());
                 store.set_password_file("file", found.to_owned())
             }
             None => Ok(()),
         },
-        "key_hmac" => store.set_key_hmac(line, "file", line.value()?.as_bytes()),
-        _ => store.read(line),
+        StoreSets::KeyHmac => store.set_key_hmac(line, "file", line.value()?.as_bytes()),
+        StoreSets::Value(read) => read(store, line),
     }
 }
 

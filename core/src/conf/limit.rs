@@ -19,7 +19,7 @@ mod words;
 pub use definition::Definition;
 pub use doubts::twice;
 pub use parameter::{UnusableValue, ValueError};
-pub use words::{LimitWords, is_off, parameter_names};
+pub use words::{LimitWords, is_off, parameters};
 
 /// When a limit decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,16 +1,18 @@
 //! A store: the lines of a block `rate_limit_redis_store`, or the one server of a URL without a block.
 
-use super::{Directive, policy};
+use super::Directive;
 use crate::client::{Config, Kind, Server};
 use crate::conf::DirectiveError;
 use crate::key::KeyHmac;
 use crate::rate::MILLISECOND;
 use crate::redis::endpoint::{Address, Endpoint, redacted};
 
+mod line;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+pub use line::{LINES, StoreLine, StoreSets, line_doubt};
 pub use tls::{TlsSettings, TlsVersion};
 
 /// The prefix of every Redis key, unless the store has one of its own.
@@ -19,18 +21,9 @@ const DEFAULT_PREFIX: &str = "rl:";
 /// How long connecting may take, with the handshake, in ms.
 const DEFAULT_CONNECT_TIMEOUT: u64 = 250;
 
-/// The longest such time without a unit and without a warning, in ms.
-const LONG_CONNECT_TIMEOUT: u64 = 10_000;
-
 const DEFAULT_CONNECTIONS: usize = 1;
 
-/// The most connections a worker may have to a node: more would only make its batches smaller.
-const MAX_CONNECTIONS: u64 = 64;
-
 const DEFAULT_MAX_FAILS: usize = 3;
-
-/// The most failures that can be configured: the time of each is kept.
-const MAX_FAILS: u64 = 1_000;
 
 /// In ms.
 const DEFAULT_FAIL_TIMEOUT: u64 = 1_000;
@@ -67,56 +60,6 @@ pub struct StoreLines<'a> {
     tls: TlsSettings<'a>,
 }
 
-/// Reads a line of a name into its place.
-type ReadLine = for<'a> fn(&mut StoreLines<'a>, &Directive<'a>) -> Result<(), StoreError>;
-
-/// The lines that words alone make. Of the others, `server` needs the addresses of a host, and `password_file` and
-/// `key_hmac` the file: see [`StoreLines::add_server`], [`StoreLines::set_password_file`] and [`StoreLines::set_key_hmac`].
-const LINES: [(&str, ReadLine); 19] = [
-    ("cluster", |store, line| Ok(line.once(&mut store.cluster, line.flag()?)?)),
-    ("sentinel", |store, line| Ok(line.once(&mut store.sentinel, name(line)?)?)),
-    ("user", |store, line| Ok(line.once(&mut store.user, name(line)?)?)),
-    ("password", |store, line| match line.value()? {
-        "" => Err(StoreError::EmptyPassword),
-        password => store.set_password(password.to_owned()),
-    }),
-    ("auth_interval", |store, line| Ok(line.once(&mut store.auth_interval, line.time()?)?)),
-    ("database", |store, line| {
-        let database = line.number(0, u64::from(u32::MAX))?;
-        Ok(line.once(&mut store.database, database as u32)?)
-    }),
-    ("prefix", |store, line| match line.value()? {
-        prefix if prefix.contains('$') => Err(line.invalid(prefix, "a text without variables"))?,
-        prefix => Ok(line.once(&mut store.prefix, prefix)?),
-    }),
-    ("connect_timeout", |store, line| Ok(line.once(&mut store.connect_timeout, line.time()?)?)),
-    ("connections", |store, line| {
-        let connections = line.number(1, MAX_CONNECTIONS)?;
-        Ok(line.once(&mut store.connections, connections as usize)?)
-    }),
-    ("max_fails", |store, line| {
-        Ok(line.once(&mut store.max_fails, line.number(0, MAX_FAILS)? as usize)?)
-    }),
-    ("fail_timeout", |store, line| Ok(line.once(&mut store.fail_timeout, line.time()?)?)),
-    ("ssl_trusted_certificate", |store, line| {
-        Ok(tls::text(&mut store.tls.trusted_certificate, line)?)
-    }),
-    ("ssl_verify", |store, line| Ok(line.once(&mut store.tls.verify, line.flag()?)?)),
-    ("ssl_name", |store, line| Ok(tls::text(&mut store.tls.name, line)?)),
-    ("ssl_certificate", |store, line| Ok(tls::text(&mut store.tls.certificate, line)?)),
-    ("ssl_certificate_key", |store, line| Ok(tls::text(&mut store.tls.certificate_key, line)?)),
-    ("ssl_crl", |store, line| Ok(tls::text(&mut store.tls.crl, line)?)),
-    ("ssl_protocols", |store, line| Ok(line.once(&mut store.tls.versions, tls::versions(line)?)?)),
-    ("ssl_ciphers", |store, line| Ok(tls::text(&mut store.tls.ciphers, line)?)),
-];
-
-/// The name of every line of a store.
-pub fn line_names() -> impl Iterator<Item = &'static str> {
-    let others = ["server", "password_file", "key_hmac"];
-    let names = LINES.iter().map(|(name, _)| *name);
-    others.into_iter().chain(names)
-}
-
 /// The password in a file of this content: its first line.
 pub fn password(content: &str) -> Option<&str> {
     // Some editors begin a file with a byte order mark.
@@ -124,44 +67,13 @@ pub fn password(content: &str) -> Option<&str> {
     line.filter(|password| !password.is_empty())
 }
 
-/// The warning of a line: a password that may be meant as a variable, or a time to connect that may have lost its unit.
-pub fn line_doubt(line: &Directive<'_>) -> Option<String> {
-    if line.name() == Ok("password") && line.value().is_ok_and(|it| it.starts_with('$')) {
-        return Some(
-            "\"password\" begins with \"$\", and is taken as it is written: it has no variables"
-                .to_owned(),
-        );
-    }
-    let value = line.value().ok().filter(|_| line.name() == Ok("connect_timeout"))?;
-    let is_bare = value.bytes().all(|byte| byte.is_ascii_digit());
-    let time = line.time().ok().filter(|time| is_bare && *time > LONG_CONNECT_TIMEOUT)?;
-    policy::seconds(line, time, |seconds| format!("lets connecting take {seconds} s"))
-}
-
 /// The least length of the secret of `key_hmac`, in bytes.
 const LEAST_SECRET: usize = 16;
-
-/// The name of an account or of a master.
-fn name<'a>(line: &Directive<'a>) -> Result<&'a str, StoreError> {
-    match line.value()? {
-        "" => Err(line.invalid("", "a name"))?,
-        name => Ok(name),
-    }
-}
 
 impl<'a> StoreLines<'a> {
     /// The store of a URL.
     pub fn of(server: Server) -> Self {
         Self { servers: vec![server], ..Self::default() }
-    }
-
-    /// Reads a line, but none of `server`, `password_file` or `key_hmac`.
-    pub fn read(&mut self, line: &Directive<'a>) -> Result<(), StoreError> {
-        let name = line.name()?;
-        match LINES.iter().find(|(known, _)| *known == name) {
-            Some((_, read)) => read(self, line),
-            None => Err(StoreError::Unknown(name.to_owned())),
-        }
     }
 
     /// Adds a server, and the place of its line: file and number.

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rate_limit_core::algorithm::Regain;
-use rate_limit_core::conf::limit::parameter_names;
-use rate_limit_core::conf::store::line_names;
+use rate_limit_core::conf::limit::parameters;
+use rate_limit_core::conf::store::LINES;
 use rate_limit_core::conf::{
     Arguments, Contexts, DIRECTIVES, Directive, Policy, PolicyLevel, Row, Sets,
 };
@@ -498,12 +498,17 @@ fn every_directive_is_described() {
     assert_eq!(described, DIRECTIVES.len(), "there is no such directive");
 }
 
+/// The items of the list of directives.
+fn items_of_manual(page: &str) -> Vec<&str> {
+    let (_, list) = page.split_once("\n.Sh DIRECTIVES\n").expect("directives");
+    list.split("\n.El\n").next().expect("a list").split("\n.It Ic ").collect()
+}
+
 /// The page has every directive, with its default and its context, and every variable.
 #[test]
 fn the_manual_page_names_everything() {
     let page = read("docs/ngx_http_rate_limit_redis_module.5");
-    let (_, list) = page.split_once("\n.Sh DIRECTIVES\n").expect("directives");
-    let items: Vec<_> = list.split("\n.El\n").next().expect("a list").split("\n.It Ic ").collect();
+    let items = items_of_manual(&page);
     for row in DIRECTIVES {
         let name = row.name.to_str().expect("a name");
         let item = items.iter().find(|item| item.split([' ', '\n']).next() == Some(name));
@@ -536,13 +541,61 @@ fn the_manual_page_names_everything() {
     }
 }
 
-/// The reference has a row for every line that a block of a store can have.
+/// The names of what a directive can have within it, as they are written up to their values, and their defaults.
+type Within = [(String, Option<&'static str>)];
+
+/// The row of the table that `word` of a page is about.
+fn within<'a>(table: &'a Within, word: &str) -> Option<&'a (String, Option<&'static str>)> {
+    table.iter().find(|(name, _)| word == name || name.ends_with('=') && word.starts_with(name))
+}
+
+/// Checks that the reference describes a table, all of it and no more, with its defaults.
+#[track_caller]
+fn is_in_reference(directive: &str, table: &Within) {
+    let section = section("docs/directives.md", directive);
+    let quoted = |cell: &str| -> Vec<String> {
+        cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let (_, rows) = section.split_once(" | default | ").expect("a table");
+    let mut described = BTreeSet::new();
+    for row in rows.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let mut cells = row.split(" | ").map(quoted);
+        let (names, defaults) = (cells.next().expect("names"), cells.next().expect("defaults"));
+        let word = |name: &String| name.split([' ', ';']).next().expect("a word").to_owned();
+        let known: Vec<_> = names
+            .iter()
+            .map(|name| within(table, &word(name)).unwrap_or_else(|| panic!("no {name}")))
+            .collect();
+        let expected: Vec<_> = known.iter().filter_map(|(_, default)| *default).collect();
+        assert_eq!(defaults, expected, "{names:?}");
+        described.extend(known.iter().map(|(name, _)| name));
+    }
+    let missing: Vec<_> = table.iter().filter(|(name, _)| !described.contains(name)).collect();
+    assert!(missing.is_empty(), "no row on {missing:?}");
+}
+
+/// Checks that the manual page names all of a table, with its defaults: `.Cm name`, or `.Cm name Pq default`.
+#[track_caller]
+fn is_in_manual(directive: &str, table: &Within) {
+    let page = read("docs/ngx_http_rate_limit_redis_module.5");
+    let items = items_of_manual(&page);
+    let item = items.iter().find(|item| item.split([' ', '\n']).next() == Some(directive));
+    let named = item.expect("an item").lines().filter_map(|line| {
+        let line = line.strip_prefix(".Cm ")?.trim_end_matches([' ', ',', '.']);
+        let (name, default) = line.split_once(" Pq ").map_or((line, None), |(n, d)| (n, Some(d)));
+        let (name, _) = within(table, name)?;
+        // Prose, such as "the n of the rate".
+        Some((name.clone(), default.filter(|text| !text.starts_with("No "))))
+    });
+    let named: BTreeSet<_> = named.collect();
+    assert_eq!(named, table.iter().map(|(name, default)| (name.clone(), *default)).collect());
+}
+
 #[test]
 fn every_line_of_a_store_is_described() {
-    let section = section("docs/directives.md", "rate_limit_redis_store");
-    for name in line_names() {
-        assert!(section.contains(&format!("`{name} ")), "no row on {name}");
-    }
+    let lines: Vec<_> = LINES.iter().map(|row| (row.name.to_owned(), row.default)).collect();
+    is_in_reference("rate_limit_redis_store", &lines);
+    is_in_manual("rate_limit_redis_store", &lines);
 }
 
 #[test]
@@ -588,14 +641,11 @@ fn every_metric_is_described() {
 /// Every parameter and value that the parser knows.
 #[test]
 fn every_parameter_is_described() {
-    let section = section("docs/directives.md", "rate_limit_redis");
-    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
-    for parameter in parameter_names() {
-        let is_on = |row: &&str| {
-            row.split("` |").next().is_some_and(|it| it.contains(&format!("`{parameter}")))
-        };
-        assert!(rows.iter().any(is_on), "no row on {parameter}");
-    }
+    let parameters: Vec<_> = parameters().collect();
+    is_in_reference("rate_limit_redis", &parameters);
+    // The manual page has the rate in the syntax.
+    let others: Vec<_> = parameters.into_iter().filter(|(name, _)| name != "rate=").collect();
+    is_in_manual("rate_limit_redis", &others);
     let which = read("docs/algorithms.md");
     let drawing = read("docs/algorithms.svg");
     let names: BTreeSet<_> = Algorithm::ALL.into_iter().map(Algorithm::name).collect();
@@ -617,7 +667,7 @@ fn lists_of_algorithms_are_whole() {
         (REFERENCE, "\n| `algorithm=` |", "\n", all),
         (REFERENCE, "\n| algorithm | what a client keeps |\n", "\n\n", all),
         (REFERENCE, "\n- Leases are for ", ".", |algorithm| algorithm.has_leases()),
-        (MANUAL, "\n.Cm algorithm=\n", "\n.Pc", all),
+        (MANUAL, "\nThe algorithms:\n", "\nA\n", all),
         ("docs/privacy.md", "\n| Redis |", "\n", is_window),
         ("tests/fuzz/dictionary", "\n\"interval\"\n", "\n\"r/s\"", all),
     ];

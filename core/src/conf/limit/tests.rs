@@ -433,11 +433,31 @@ fn an_unknown_parameter_is_answered_with_those_known() {
 
 #[test]
 fn every_parameter_is_read() {
-    for name in parameter_names() {
+    for (name, _) in parameters() {
         let refused = error(&format!("{A} {name} {name}"));
         assert!(refused.contains(&format!("duplicate \"{name}\"")), "{refused}");
     }
-    assert_eq!(parameter_names().count(), 14);
+    assert_eq!(parameters().count(), 14);
+}
+
+/// A parameter with the default of its row makes what there is without it.
+#[test]
+fn defaults() {
+    for (name, default) in parameters().filter_map(|(name, it)| Some((name, it?))) {
+        let a = match name.as_str() {
+            "burst=" | "delay=" => format!("{A} algorithm=leaky_bucket"),
+            _ => A.to_owned(),
+        };
+        let made = |words: &str| {
+            let mut line = good(words);
+            // The words in which lines of one name must agree.
+            Rc::make_mut(&mut line.definition).written.clear();
+            Rc::make_mut(&mut line.definition).burst = None;
+            format!("{line:?}").replace("burst: Some(Literal(0))", "burst: None")
+        };
+        assert_eq!(made(&format!("{a} {name}{default}")), made(&a), "{name}{default}");
+    }
+    assert_eq!(parameters().filter(|(_, default)| default.is_some()).count(), 6);
 }
 
 #[test]

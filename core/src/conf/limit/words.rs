@@ -151,19 +151,19 @@ pub(super) struct Parameters<'a> {
 /// Where the value of a parameter is kept.
 type ValueSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut Option<&'a str>;
 
-/// The parameters with a value.
-const VALUES: [(&str, ValueSlot); 11] = [
-    ("rate", |it| &mut it.rate),
-    ("name", |it| &mut it.name),
-    ("algorithm", |it| &mut it.algorithm),
-    ("capacity", |it| &mut it.capacity),
-    ("burst", |it| &mut it.burst),
-    ("refill", |it| &mut it.refill),
-    ("cost", |it| &mut it.cost),
-    ("delay", |it| &mut it.delay),
-    ("after", |it| &mut it.after),
-    ("block", |it| &mut it.block),
-    ("settle", |it| &mut it.settle),
+/// The parameters with a value: the name, the value where it is not given, if there is one for all lines, and the place.
+const VALUES: [(&str, Option<&str>, ValueSlot); 11] = [
+    ("rate", None, |it| &mut it.rate),
+    ("name", Some(DEFAULT_NAME), |it| &mut it.name),
+    ("algorithm", Some("token_bucket"), |it| &mut it.algorithm),
+    ("capacity", None, |it| &mut it.capacity),
+    ("burst", Some("0"), |it| &mut it.burst),
+    ("refill", Some("continuous"), |it| &mut it.refill),
+    ("cost", Some(DEFAULT_COST), |it| &mut it.cost),
+    ("delay", Some("0"), |it| &mut it.delay),
+    ("after", None, |it| &mut it.after),
+    ("block", None, |it| &mut it.block),
+    ("settle", None, |it| &mut it.settle),
 ];
 
 /// Where it is kept that a parameter without a value is there.
@@ -176,10 +176,10 @@ const FLAGS: [(&str, FlagSlot); 3] = [
     ("override", |it| &mut it.has_override),
 ];
 
-/// Every parameter, as it is written up to its value.
-pub fn parameter_names() -> impl Iterator<Item = String> {
-    let values = VALUES.iter().map(|(name, _)| format!("{name}="));
-    values.chain(FLAGS.iter().map(|(name, _)| (*name).to_owned()))
+/// Every parameter, as it is written up to its value, and the value of a line without it, if there is one.
+pub fn parameters() -> impl Iterator<Item = (String, Option<&'static str>)> {
+    let values = VALUES.iter().map(|(name, default, _)| (format!("{name}="), *default));
+    values.chain(FLAGS.iter().map(|(name, _)| ((*name).to_owned(), None)))
 }
 
 /// The error that there is no such parameter, with what is meant where that is plain.
@@ -190,10 +190,10 @@ fn unknown(word: &str) -> LimitError {
         format!("the rate is written \"rate={word}\"")
     } else if FLAGS.iter().any(|(flag, _)| *flag == name) {
         format!("\"{name}\" has no value")
-    } else if VALUES.iter().any(|(known, _)| *known == name) {
+    } else if VALUES.iter().any(|(known, ..)| *known == name) {
         format!("it is written \"{name}=\", with a value")
     } else {
-        let known: Vec<_> = parameter_names().map(|name| format!("\"{name}\"")).collect();
+        let known: Vec<_> = parameters().map(|(name, _)| format!("\"{name}\"")).collect();
         format!("which has {}", known.join(", "))
     };
     LimitError::Unknown { word: word.to_owned(), hint }
@@ -216,8 +216,8 @@ impl<'a> Parameters<'a> {
             };
         }
         let (name, value) = word.split_once('=').ok_or_else(|| unknown(word))?;
-        let slot = VALUES.iter().find(|(known, _)| *known == name);
-        let (_, slot) = slot.ok_or_else(|| unknown(word))?;
+        let slot = VALUES.iter().find(|(known, ..)| *known == name);
+        let (.., slot) = slot.ok_or_else(|| unknown(word))?;
         match slot(self).replace(value) {
             None => Ok(()),
             Some(_) => Err(LimitError::Duplicate(format!("{name}="))),

@@ -17,10 +17,18 @@ fn lines(block: &str) -> Result<StoreLines<'_>, String> {
                 let place = format!("place of {}", endpoint.address);
                 store.add_server(Server { endpoint, targets: Vec::new() }, place);
             }
-            _ => store.read(&line).map_err(|error| error.to_string())?,
+            _ => read_line(&mut store, &line).map_err(|error| error.to_string())?,
         }
     }
     Ok(store)
+}
+
+/// Reads a line that words alone make.
+fn read_line<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), StoreError> {
+    match StoreLine::find(line.name()?)?.sets {
+        StoreSets::Value(read) => read(store, line),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The client's configuration, and whether it uses TLS.
@@ -130,7 +138,8 @@ fn lines_that_are_wrong_are_refused() {
         ("prefix a prefix b;", &arguments("prefix", 3)),
         ("'';", "unknown directive \"\" in \"rate_limit_redis_store\""),
     ]);
-    for (name, _) in LINES {
+    let values = LINES.iter().filter(|row| matches!(row.sets, StoreSets::Value(_)));
+    for StoreLine { name, .. } in values {
         let error = read(&format!("{name};")).unwrap_err();
         assert_eq!(error, arguments(name, 0), "{name}");
     }
@@ -207,7 +216,7 @@ fn an_account_is_set_once() {
 #[test]
 fn a_password_that_is_no_text_is_not_shown() {
     let line = Directive::new([&b"password"[..], b"s3cret\xff"]);
-    let error = StoreLines::default().read(&line).unwrap_err().to_string();
+    let error = read_line(&mut StoreLines::default(), &line).unwrap_err().to_string();
     assert_eq!(error, "the value of \"password\" directive is not UTF-8");
 }
 
@@ -401,12 +410,26 @@ fn a_password_that_may_be_meant_as_a_variable_is_warned_of() {
 }
 
 #[test]
-fn every_line_has_a_name() {
-    let names: std::collections::BTreeSet<_> = line_names().collect();
-    assert_eq!((names.len(), line_names().count()), (22, 22));
-    for name in names {
-        let error = lines(&format!("{name} a b c;")).err().unwrap_or_default();
-        let is_known = !error.contains("unknown");
-        assert_eq!(is_known, !["password_file", "key_hmac"].contains(&name), "{name}: {error}");
+fn names_are_unique() {
+    let names: std::collections::BTreeSet<_> = LINES.iter().map(|row| row.name).collect();
+    assert_eq!((names.len(), LINES.len()), (22, 22));
+}
+
+/// A line with the default of its row makes what there is without it.
+#[test]
+fn defaults() {
+    let a = "server rediss://127.0.0.1:1;";
+    let made = |block: &str| {
+        let store = lines(block).expect(block);
+        let tls = store.tls().expect(block).expect("TLS");
+        let config = format!("{:?}", store.config("edge").expect(block));
+        let tls = (tls.verifies(), tls.versions().to_vec(), tls.ciphers().to_owned());
+        (config, store.prefix().to_owned(), tls)
+    };
+    for StoreLine { name, default, .. } in LINES {
+        if let Some(default) = default {
+            assert_eq!(made(&format!("{a} {name} {default};")), made(a), "{name} {default}");
+        }
     }
+    assert_eq!(LINES.iter().filter(|row| row.default.is_some()).count(), 10);
 }

@@ -10,7 +10,7 @@ use crate::metrics::labels;
 pub struct TlsSettings<'a> {
     /// The file of the certificates that are trusted, instead of the system's.
     pub trusted_certificate: Option<&'a str>,
-    /// Whether the server's certificate is verified.
+    /// See [`verifies`](Self::verifies).
     pub verify: Option<bool>,
     /// The name that the certificate must hold, instead of the host's.
     pub name: Option<&'a str>,
@@ -20,9 +20,9 @@ pub struct TlsSettings<'a> {
     pub certificate_key: Option<&'a str>,
     /// The file of the certificates that are revoked.
     pub crl: Option<&'a str>,
-    /// The versions that may be used.
+    /// See [`versions`](Self::versions).
     pub versions: Option<Vec<TlsVersion>>,
-    /// The ciphers up to TLS 1.2, in OpenSSL's notation.
+    /// See [`ciphers`](Self::ciphers).
     pub ciphers: Option<&'a str>,
 }
 
@@ -44,6 +44,12 @@ labels! {
     }
 }
 
+/// The versions without `ssl_protocols`.
+const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
+
+/// The ciphers without `ssl_ciphers`.
+pub(super) const DEFAULT_CIPHERS: &str = "DEFAULT";
+
 impl TlsSettings<'_> {
     /// Whether there is any line.
     pub(super) fn is_given(&self) -> bool {
@@ -53,6 +59,16 @@ impl TlsSettings<'_> {
     /// Whether the server's certificate is verified.
     pub fn verifies(&self) -> bool {
         self.verify.unwrap_or(true)
+    }
+
+    /// The versions that may be used.
+    pub fn versions(&self) -> &[TlsVersion] {
+        self.versions.as_deref().unwrap_or(&DEFAULT_VERSIONS)
+    }
+
+    /// The ciphers up to TLS 1.2, in OpenSSL's notation.
+    pub fn ciphers(&self) -> &str {
+        self.ciphers.unwrap_or(DEFAULT_CIPHERS)
     }
 
     /// Refuses lines that exclude each other, or need another one.
@@ -66,14 +82,11 @@ impl TlsSettings<'_> {
     }
 }
 
-/// Reads a text into its place.
-pub(super) fn text<'a>(
-    place: &mut Option<&'a str>,
-    line: &Directive<'a>,
-) -> Result<(), DirectiveError> {
+/// Reads a text.
+pub(super) fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
     match line.nonempty_value()? {
         value if value.contains('$') => Err(line.invalid(value, "without variables")),
-        value => line.once(place, value),
+        value => Ok(value),
     }
 }
 

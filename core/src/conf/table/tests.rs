@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::conf::directive::tests::directive;
 use crate::conf::endpoint;
-use crate::conf::limit::{LimitError, LimitWords, parameter_names};
-use crate::conf::store::{StoreLines, line_names};
+use crate::conf::limit::{LimitError, LimitWords, parameters};
+use crate::conf::store::{self, StoreLine, StoreLines, StoreSets};
 
 /// The values that a line sets, and its warning.
 fn read(line: &str) -> Result<(PolicyLevel, Option<String>), String> {
@@ -385,7 +385,11 @@ proptest! {
             Sets::Admin => {}
             Sets::Pass { .. } | Sets::Store => {
                 drop(line.value().map(|url| endpoint("server", url)));
-                drop(StoreLines::default().read(&Directive::new(words.iter().map(Vec::as_slice))));
+                let line = Directive::new(words.iter().map(Vec::as_slice));
+                let row = line.name().ok().and_then(|name| StoreLine::find(name).ok());
+                if let Some(StoreLine { sets: StoreSets::Value(read), .. }) = row {
+                    drop(read(&mut StoreLines::default(), &line));
+                }
             }
         }
     }
@@ -393,7 +397,8 @@ proptest! {
 
 /// A word: any bytes, or something like a parameter or a time.
 fn words() -> impl Strategy<Value = Vec<u8>> {
-    let names = parameter_names().chain(line_names().map(str::to_owned)).collect::<Vec<_>>();
+    let lines = store::LINES.iter().map(|row| row.name.to_owned());
+    let names = parameters().map(|(name, _)| name).chain(lines).collect::<Vec<_>>();
     let values =
         "[0-9]{0,20}(r/)?[0-9]{0,20}( |ms|s|m|h|d|w|k|month)?[0-9]{0,3}|[$]?[{]?[a-z_]*[}]?";
     let parameters = (proptest::sample::select(names.clone()), values);
