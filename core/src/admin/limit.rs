@@ -25,10 +25,6 @@ struct Given {
     text: String,
 }
 
-/// The names of a capacity, and of a burst: those of the parameter, and of the argument with its value for a client.
-const CAPACITY: [&str; 2] = ["capacity", "base_capacity"];
-const BURST: [&str; 2] = ["burst", "base_burst"];
-
 impl ManagedLimit<'_> {
     /// The name of its parameter `capacity` or `burst`, if the algorithm has one of them.
     pub(crate) fn burst_name(&self) -> Option<&'static str> {
@@ -89,10 +85,11 @@ impl ManagedLimit<'_> {
         self.quota_of(count, most).map_err(too_much)
     }
 
+    /// The names of that parameter, and of the argument with its value for a client.
     fn burst_names(&self) -> Option<[&'static str; 2]> {
         match self.definition.algorithm.burst_parameter() {
-            BurstParameter::Capacity => Some(CAPACITY),
-            BurstParameter::Burst => Some(BURST),
+            BurstParameter::Capacity => Some(["capacity", "base_capacity"]),
+            BurstParameter::Burst => Some(["burst", "base_burst"]),
             BurstParameter::None => None,
         }
     }

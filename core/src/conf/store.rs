@@ -21,9 +21,9 @@ const DEFAULT_PREFIX: &str = "rl:";
 /// How long connecting may take, with the handshake, in ms.
 const DEFAULT_CONNECT_TIMEOUT: u64 = 250;
 
-const DEFAULT_CONNECTIONS: usize = 1;
+const DEFAULT_CONNECTIONS: u64 = 1;
 
-const DEFAULT_MAX_FAILS: usize = 3;
+const DEFAULT_MAX_FAILS: u64 = 3;
 
 /// In ms.
 const DEFAULT_FAIL_TIMEOUT: u64 = 1_000;
@@ -48,13 +48,13 @@ pub struct StoreLines<'a> {
     password_file: Option<String>,
     /// In ms.
     auth_interval: Option<u64>,
-    database: Option<u32>,
+    database: Option<u64>,
     prefix: Option<&'a str>,
     key_hmac: Option<KeyHmac>,
     /// In ms.
     connect_timeout: Option<u64>,
-    connections: Option<usize>,
-    max_fails: Option<usize>,
+    connections: Option<u64>,
+    max_fails: Option<u64>,
     /// In ms.
     fail_timeout: Option<u64>,
     tls: TlsSettings<'a>,
@@ -138,8 +138,8 @@ impl<'a> StoreLines<'a> {
             store: redacted(reference),
             auth_interval: micros(self.auth_interval.unwrap_or(0)),
             connect_timeout: micros(self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT)),
-            connections: self.connections.unwrap_or(DEFAULT_CONNECTIONS),
-            max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS),
+            connections: self.connections.unwrap_or(DEFAULT_CONNECTIONS) as usize,
+            max_fails: self.max_fails.unwrap_or(DEFAULT_MAX_FAILS) as usize,
             fail_timeout: micros(self.fail_timeout.unwrap_or(DEFAULT_FAIL_TIMEOUT)),
             // The locations set it: as long as their requests may wait.
             longest_timeout: 0,
@@ -242,7 +242,7 @@ impl<'a> StoreLines<'a> {
         if self.auth_interval.is_some() && account.password.is_none() {
             return Err(StoreError::NothingToRenew);
         }
-        account.database = self.database.unwrap_or(account.database);
+        account.database = self.database.map_or(account.database, |number| number as u32);
         Ok(account)
     }
 }

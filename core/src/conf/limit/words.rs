@@ -40,10 +40,8 @@ fn no_rate(line: &Directive<'_>) -> LimitError {
 pub struct LimitWords<'a> {
     pub(super) key: &'a str,
     pub(super) parameters: Parameters<'a>,
-    name: &'a str,
-    algorithm: Algorithm,
-    rate: &'a str,
-    burst: Option<&'a str>,
+    /// But for how long a client is blocked.
+    definition: Definition<'a>,
     undelayed: Option<Undelayed>,
 }
 
@@ -62,7 +60,11 @@ impl<'a> LimitWords<'a> {
         let rate = parameters.rate.ok_or_else(|| no_rate(line))?;
         let burst = parameters.burst(algorithm)?;
         let undelayed = parameters.undelayed(algorithm)?;
-        Ok(Self { key, parameters, name, algorithm, rate, burst, undelayed })
+        let (has_override, written) = (parameters.has_override, parameters.written(algorithm));
+        let shared = Definition::default();
+        let definition =
+            Definition { name, algorithm, rate, burst, has_override, written, ..shared };
+        Ok(Self { key, parameters, definition, undelayed })
     }
 
     /// Compiles the key, and every text with variables, by `compile`, and reads the literals.
@@ -70,12 +72,13 @@ impl<'a> LimitWords<'a> {
         &self,
         mut compile: impl FnMut(&'a str) -> Result<V, E>,
     ) -> Result<LimitLine<'a, V>, E> {
-        let (parameters, algorithm, compile) = (&self.parameters, self.algorithm, &mut compile);
+        let (parameters, compile) = (&self.parameters, &mut compile);
+        let Definition { algorithm, rate, burst, .. } = self.definition;
         let key = compile(self.key)?;
-        let rate = |text: &str| parameter::rate(algorithm, text, str::parse);
-        let rate = Setting::new(self.rate, |text| Ok::<_, LimitError>(rate(text)?), compile)?;
-        let burst = |text: &str| Ok::<_, LimitError>(parameter::burst(algorithm, text, whole)?);
-        let burst = self.burst.map(|text| Setting::new(text, burst, compile)).transpose()?;
+        let read = |text: &str| Ok::<_, LimitError>(parameter::rate(algorithm, text, str::parse)?);
+        let rate = Setting::new(rate, read, compile)?;
+        let read = |text: &str| Ok::<_, LimitError>(parameter::burst(algorithm, text, whole)?);
+        let burst = burst.map(|text| Setting::new(text, read, compile)).transpose()?;
         let cost = parameters.cost.unwrap_or(DEFAULT_COST);
         let cost = Setting::new(cost, |text| parameter::cost(text, whole), compile)?;
         let mut line = LimitLine {
@@ -84,7 +87,10 @@ impl<'a> LimitWords<'a> {
             burst,
             cost,
             settle: parameters.settle.map(|text| settle(text, compile)).transpose()?,
-            definition: Rc::new(self.definition()?),
+            definition: Rc::new(Definition {
+                block: parameters.block()?,
+                ..self.definition.clone()
+            }),
             undelayed: self.undelayed,
             phase: parameters.phase()?,
             effect: if parameters.dry_run { Effect::DryRun } else { Effect::Enforced },
@@ -100,14 +106,6 @@ impl<'a> LimitWords<'a> {
             return Err(LimitError::OverrideAndVariable.into());
         }
         Ok(line)
-    }
-
-    fn definition(&self) -> Result<Definition<'a>, LimitError> {
-        let Self { name, algorithm, rate, burst, .. } = *self;
-        let (block, has_override) = (self.parameters.block()?, self.parameters.has_override);
-        let written = self.parameters.written(algorithm);
-        let shared = Definition::default();
-        Ok(Definition { name, algorithm, rate, burst, block, has_override, written, ..shared })
     }
 }
 

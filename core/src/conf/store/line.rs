@@ -33,6 +33,9 @@ type ReadLine = for<'a> fn(&mut StoreLines<'a>, &Directive<'a>) -> Result<(), St
 /// The most connections a worker may have to a node: more would only make its batches smaller.
 const MAX_CONNECTIONS: u64 = 64;
 
+/// The largest number of a database.
+const MAX_DATABASE: u64 = u32::MAX as u64;
+
 /// The most failures that can be configured: the time of each is kept.
 const MAX_FAILS: u64 = 1_000;
 
@@ -69,11 +72,11 @@ lines! {
         "sentinel" to sentinel by name;
         "user" to user by name;
         "auth_interval" to auth_interval by Directive::time;
-        "database" to database by database, or "0";
+        "database" to database by number::<0, MAX_DATABASE>, or "0";
         "prefix" to prefix by prefix, or DEFAULT_PREFIX;
         "connect_timeout" to connect_timeout by Directive::time, or "250ms";
-        "connections" to connections by connections, or "1";
-        "max_fails" to max_fails by max_fails, or "3";
+        "connections" to connections by number::<1, MAX_CONNECTIONS>, or "1";
+        "max_fails" to max_fails by number::<0, MAX_FAILS>, or "3";
         "fail_timeout" to fail_timeout by Directive::time, or "1s";
         "ssl_trusted_certificate" to tls.trusted_certificate by tls::text;
         "ssl_verify" to tls.verify by Directive::flag, or "on";
@@ -109,8 +112,8 @@ fn password<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), 
     }
 }
 
-fn database(line: &Directive<'_>) -> Result<u32, DirectiveError> {
-    line.number(0, u64::from(u32::MAX)).map(|number| number as u32)
+fn number<const LEAST: u64, const MOST: u64>(line: &Directive<'_>) -> Result<u64, DirectiveError> {
+    line.number(LEAST, MOST)
 }
 
 fn prefix<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
@@ -118,14 +121,6 @@ fn prefix<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
         prefix if prefix.contains('$') => Err(line.invalid(prefix, "a text without variables")),
         prefix => Ok(prefix),
     }
-}
-
-fn connections(line: &Directive<'_>) -> Result<usize, DirectiveError> {
-    line.number(1, MAX_CONNECTIONS).map(|number| number as usize)
-}
-
-fn max_fails(line: &Directive<'_>) -> Result<usize, DirectiveError> {
-    line.number(0, MAX_FAILS).map(|number| number as usize)
 }
 
 /// The longest time to connect without a unit and without a warning, in ms.
