@@ -17,11 +17,11 @@ use query_string::QueryString;
 
 use std::num::NonZeroU64;
 
-use crate::conf::value;
+use crate::conf::limit::parameter::{micros, number};
 use crate::key;
 use crate::limit::Quota;
 use crate::manage::Change;
-use crate::rate::{self, MAX_TIME, MILLISECOND};
+use crate::rate::whole;
 
 /// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,13 +142,7 @@ fn override_of(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Chan
 /// Either `grant` or `block`.
 fn patch(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, AdminError> {
     match (query.text("grant")?, query.text("block")?) {
-        (Some(text), None) => match rate::whole(&text) {
-            Ok(units @ 1..) => Ok(Change::GiveBack(units)),
-            _ => {
-                let expected = format!("it must be a number from 1 to {}", rate::MAX_EXACT);
-                Err(AdminError::invalid("grant", &text, &expected))
-            }
-        },
+        (Some(text), None) => Ok(Change::GiveBack(number("grant", &text, 1, whole)?)),
         (None, Some(text)) => {
             let expected = "it must be a time up to 36500d, such as 15m, or 0";
             let time = micros(&text).ok_or_else(|| AdminError::invalid("block", &text, expected));
@@ -158,12 +152,6 @@ fn patch(query: &mut QueryString, limit: &ManagedLimit<'_>) -> Result<Change, Ad
         (None, None) => Err(AdminError::Missing("grant\" or \"block")),
         (Some(_), Some(_)) => Err(AdminError::Exclusive("grant", "block")),
     }
-}
-
-/// A time that Redis counts exactly, in µs.
-fn micros(text: &str) -> Option<u64> {
-    let time = value::milliseconds(text)?.checked_mul(MILLISECOND)?;
-    (time <= MAX_TIME).then_some(time)
 }
 
 /// The end of an override, or of all else that a client has.

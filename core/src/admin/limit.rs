@@ -5,8 +5,8 @@ use super::query_string::QueryString;
 use crate::algorithm::BurstParameter;
 use crate::conf::limit::{Definition, UnusableValue, ValueError, parameter};
 use crate::conf::value::is_literal;
-use crate::limit::{Quota, QuotaError};
-use crate::rate::{self, Rate, RateError, ReadDigits};
+use crate::limit::Quota;
+use crate::rate::{self, Rate, ReadDigits};
 
 /// A limit of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,14 +64,10 @@ impl ManagedLimit<'_> {
     /// The quota of a client without an override, by the line and by what the arguments say of its variables: the same as that
     /// of a request with these values.
     pub(super) fn quota(&self, query: &mut QueryString) -> Result<Quota, AdminError> {
-        let definition = self.definition;
-        let rate = Given::of_line(["rate", "base_rate"], definition.rate, query)?;
-        let names = self.burst_names().zip(definition.burst);
-        let burst = names.map(|(names, text)| Given::of_line(names, text, query)).transpose()?;
-        let burst = burst.as_ref();
-        let (count, most) = self.numbers(&rate, burst, Rate::saturating, rate::saturated)?;
-        let quota = Quota::saturating(count, most, |count, most| self.quota_of(count, most));
-        Ok(definition.corrected(quota.map_err(|error| burst.unwrap_or(&rate).too_much(error))?))
+        let rate = Given::of_line("rate", self.definition.rate, query)?;
+        let burst = self.burst_name().zip(self.definition.burst);
+        let burst = burst.map(|(name, text)| Given::of_line(name, text, query)).transpose()?;
+        Ok(self.definition.corrected(self.quota_of(&rate, burst.as_ref(), true)?))
     }
 
     /// The quota of a client with the override of the arguments.
@@ -79,37 +75,33 @@ impl ManagedLimit<'_> {
         self.check_override()?;
         let rate = Given::argument("rate", query)?.ok_or(AdminError::Missing("rate"))?;
         let burst = self.burst_name().map(|name| Given::argument(name, query));
-        let burst = burst.transpose()?.flatten();
-        let (count, most) = self.numbers(&rate, burst.as_ref(), str::parse, rate::whole)?;
-        let too_much = |error| burst.as_ref().unwrap_or(&rate).too_much(error);
-        self.quota_of(count, most).map_err(too_much)
+        Ok(self.quota_of(&rate, burst.transpose()?.flatten().as_ref(), false)?)
     }
 
-    /// The names of that parameter, and of the argument with its value for a client.
-    fn burst_names(&self) -> Option<[&'static str; 2]> {
-        match self.definition.algorithm.burst_parameter() {
-            BurstParameter::Capacity => Some(["capacity", "base_capacity"]),
-            BurstParameter::Burst => Some(["burst", "base_burst"]),
-            BurstParameter::None => None,
-        }
-    }
-
-    /// The rate, and the capacity or burst if there is one.
-    fn numbers(
+    /// The quota of these values, whose digits saturate as those of a request do, or do not.
+    fn quota_of(
         &self,
         rate: &Given,
         burst: Option<&Given>,
-        read: fn(&str) -> Result<Rate, RateError>,
-        digits: ReadDigits,
-    ) -> Result<(Rate, Option<u64>), UnusableValue> {
-        let algorithm = self.definition.algorithm;
+        saturates: bool,
+    ) -> Result<Quota, UnusableValue> {
+        let (read, digits): (fn(&str) -> _, ReadDigits) = match saturates {
+            true => (Rate::saturating, rate::saturated),
+            false => (str::parse, rate::whole),
+        };
+        let Definition { algorithm, ref is_settled, .. } = *self.definition;
         let count = rate.read(|text| parameter::rate(algorithm, text, read))?;
         let most = burst.map(|it| it.read(|text| parameter::burst(algorithm, text, digits)));
-        Ok((count, most.transpose()?))
-    }
-
-    fn quota_of(&self, rate: Rate, burst: Option<u64>) -> Result<Quota, QuotaError> {
-        self.definition.quota(rate, burst, self.definition.is_settled.get())
+        let most = most.transpose()?;
+        let quota = |count, most| self.definition.quota(count, most, is_settled.get());
+        let quota = match saturates {
+            true => Quota::saturating(count, most, quota),
+            false => quota(count, most),
+        };
+        quota.map_err(|error| {
+            let Given { name, text } = burst.unwrap_or(rate);
+            UnusableValue { name, value: text.clone(), error: ValueError::Quota(error) }
+        })
     }
 }
 
@@ -121,13 +113,18 @@ impl Given {
 
     /// The value of a parameter: as it is written, or as the argument says if that is a variable.
     fn of_line(
-        [parameter, argument]: [&'static str; 2],
+        parameter: &'static str,
         written: &str,
         query: &mut QueryString,
     ) -> Result<Self, AdminError> {
         if is_literal(written) {
             return Ok(Self { name: parameter, text: written.to_owned() });
         }
+        let argument = match parameter {
+            "rate" => "base_rate",
+            "capacity" => "base_capacity",
+            _ => "base_burst",
+        };
         let given = Self::argument(argument, query)?;
         given.ok_or(AdminError::Variable { parameter, argument })
     }
@@ -138,10 +135,5 @@ impl Given {
         read: impl FnOnce(&str) -> Result<T, UnusableValue>,
     ) -> Result<T, UnusableValue> {
         read(&self.text).map_err(|error| UnusableValue { name: self.name, ..error })
-    }
-
-    fn too_much(&self, error: QuotaError) -> AdminError {
-        let (name, value) = (self.name, self.text.clone());
-        UnusableValue { name, value, error: ValueError::Quota(error) }.into()
     }
 }

@@ -94,14 +94,19 @@ fn add_limit(row: &mut Object<'_>, limit: &ManagedLimit<'_>) {
 
 fn add_override(row: &mut Object<'_>, limit: &Definition<'_>, own: &Override) {
     row.string("rate", &own.rate.to_string());
-    let parameter = limit.algorithm.burst_parameter();
-    if let Some((name, number)) = parameter.name().zip(parameter.value(own.limit)) {
+    if let Some((name, number)) = burst(limit, own.limit) {
         row.value(name, number);
     }
     match own.ends {
         None => row.value("ends", "null"),
         Some(ends) => row.value("ends", seconds(ends.get())),
     }
+}
+
+/// The capacity or burst that stands for the most that can be spent at once.
+fn burst(definition: &Definition<'_>, limit: u64) -> Option<(&'static str, u64)> {
+    let parameter = definition.algorithm.burst_parameter();
+    parameter.name().zip(parameter.value(limit))
 }
 
 /// The change of a client's state, for the log.
@@ -114,9 +119,8 @@ pub fn described(managed: &Management<'_>) -> String {
         Change::Block(time) => format!("block for {} s", seconds(time)),
         Change::RemoveOverride => "remove the override".to_owned(),
         Change::SetOverride { rate, limit, lasts } => {
-            let parameter = managed.limit.definition.algorithm.burst_parameter();
-            let burst = parameter.name().zip(parameter.value(limit));
-            let burst = burst.map_or(String::new(), |(name, value)| format!(" {name}={value}"));
+            let burst = burst(managed.limit.definition, limit)
+                .map_or(String::new(), |(name, value)| format!(" {name}={value}"));
             let lasts =
                 lasts.map_or(String::new(), |time| format!(" for {} s", seconds(time.get())));
             format!("override rate={rate}{burst}{lasts}")

@@ -87,13 +87,19 @@ pub(super) fn delay(text: &str) -> Result<u64, LimitError> {
 
 /// `block=`, in µs.
 pub(super) fn block(text: &str) -> Result<u64, LimitError> {
-    let time = value::milliseconds(text).and_then(|time| time.checked_mul(MILLISECOND));
     let expected = "a time above 0 and up to 36500d, such as 10m";
-    time.filter(|time| (1..=MAX_TIME).contains(time))
-        .ok_or_else(|| LimitError::invalid("block", text, expected))
+    let time = micros(text).filter(|time| *time > 0);
+    time.ok_or_else(|| LimitError::invalid("block", text, expected))
 }
 
-fn number(
+/// A time that Redis counts exactly, in µs.
+pub(crate) fn micros(text: &str) -> Option<u64> {
+    let time = value::milliseconds(text)?.checked_mul(MILLISECOND)?;
+    (time <= MAX_TIME).then_some(time)
+}
+
+/// A number of at least `least`.
+pub(crate) fn number(
     name: &'static str,
     text: &str,
     least: u64,
