@@ -1,10 +1,9 @@
 //! The configuration, as requests, variables and the metrics page read it; and errors of limits that are not those of a line.
 
-use rate_limit_core::conf::limit::LimitError;
+use rate_limit_core::conf::limit::{LimitError, NameError};
 
 use crate::nginx::OutOfMemory;
 
-mod definition;
 mod levels;
 mod limit;
 mod store;
@@ -18,16 +17,8 @@ pub(crate) use value::ComplexValue;
 /// Why a limit cannot have its name or its store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    #[error(
-        "the limit \"{name}\" cannot be \"{written}\", as it is already defined as \"{first}\" in \
-         {place}; add \"name=\" to give this one a name, and a budget, of its own"
-    )]
-    Redefined { name: &'static str, written: String, first: String, place: String },
-    #[error(
-        "the limit \"{name}\" of {place} has another store, {store}, than {other} in {first}; add \"name=\" \
-         to give it a name of its own, or set \"rate_limit_redis_pass\" at the level of the limit"
-    )]
-    Rebound { name: &'static str, place: String, store: String, other: String, first: String },
+    #[error(transparent)]
+    Definition(#[from] NameError),
     #[error(transparent)]
     Name(#[from] LimitError),
     #[error("no such store")]

@@ -10,13 +10,12 @@ use ngx::ffi::{
     ngx_worker,
 };
 use rate_limit_core::admin::ManagedLimit;
-use rate_limit_core::conf::limit::{LimitLine, Phase};
+use rate_limit_core::conf::limit::{BoundLine, Definitions, LimitLine, NameError, Phase};
 use rate_limit_core::conf::{DEFAULT_MEMORY, Policy, PolicyLevel};
 use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::request::ConfiguredLimit;
 use rate_limit_core::text::fields::Values;
 
-use super::definition::Definitions;
 use super::limit::LimitConf;
 use super::store::Store;
 use super::{BindError, ComplexValue};
@@ -28,7 +27,7 @@ use crate::shm::{Shared, TopZone};
 #[derive(Default)]
 pub(crate) struct MainConf {
     stores: Vec<Store>,
-    definitions: Definitions,
+    definitions: Definitions<'static, Rc<LimitConf>>,
     /// The scripts of the module. They go with the configuration: a static would stay where the module is unloaded.
     scripts: Scripts,
     /// The limits of servers that have a `location /`.
@@ -112,12 +111,15 @@ impl MainConf {
 
     /// The limits that apply to requests.
     pub(crate) fn managed(&self) -> Vec<ManagedLimit<'_>> {
-        self.definitions.managed(&self.stores).collect()
+        let managed = |(definition, store): (_, usize)| {
+            Some(ManagedLimit { definition, store: self.stores.get(store)?.shown() })
+        };
+        self.definitions.bound().filter_map(managed).collect()
     }
 
     /// One of these limits.
     pub(crate) fn limit(&self, name: &str) -> Option<&LimitConf> {
-        self.definitions.limit(name)
+        self.definitions.first(name).map(|first| &*first.line)
     }
 
     /// Registers this worker in the shared memory, and every limit, even if it has no requests yet.
@@ -147,15 +149,20 @@ impl MainConf {
 
 /// For directives.
 impl MainConf {
+    /// Whether any limit is bound to a store.
+    fn has_limits(&self) -> bool {
+        self.definitions.bound().next().is_some()
+    }
+
     /// The size of the shared memory in bytes, if there is any limit.
     pub(crate) fn zone_size(&self) -> Option<usize> {
         let size = self.memory_size.unwrap_or(DEFAULT_MEMORY as usize);
-        self.definitions.are_bound().then_some(size)
+        self.has_limits().then_some(size)
     }
 
     /// How many keys of each limit are kept as those that were rejected most, and of how many limits, if any are.
     pub(crate) fn top_size(&self) -> Option<(usize, usize)> {
-        let n = self.top_keys.filter(|n| *n > 0 && self.definitions.are_bound())?;
+        let n = self.top_keys.filter(|n| *n > 0 && self.has_limits())?;
         Some((n, self.definitions.names().count()))
     }
 
@@ -181,7 +188,7 @@ impl MainConf {
         &mut self,
         line: LimitLine<'static, ComplexValue>,
         place: &str,
-    ) -> Result<LimitLine<'static, ComplexValue>, BindError> {
+    ) -> Result<LimitLine<'static, ComplexValue>, NameError> {
         self.has_precontent |= line.phase == Phase::Precontent;
         self.has_settlements |= line.settle.is_some();
         self.definitions.add(line, place)
@@ -196,7 +203,10 @@ impl MainConf {
     ) -> Result<(), BindError> {
         let store = self.stores.get(index).ok_or(BindError::NoStore)?;
         for limit in limits {
-            self.definitions.bind(limit, index, &self.stores)?;
+            let line =
+                BoundLine { line: Rc::clone(limit), place: limit.place.clone(), store: index };
+            let shown = |index: usize| self.stores.get(index).map_or("", Store::shown).to_owned();
+            self.definitions.bind(limit.name(), line, shown)?;
             if limit.settles() || (store.is_cluster() && limits.len() > 1) {
                 limit.line.definition.is_refundable.set(true);
             }
@@ -216,8 +226,8 @@ impl MainConf {
     /// one store, and the locations determine which.
     pub(crate) fn bind_outside(&mut self) -> Result<(), BindError> {
         for Outside { limits, store, has_leases } in std::mem::take(&mut self.outside) {
-            let mut known = limits.iter().filter_map(|limit| self.limit(limit.name())?.store());
-            let index = known.next().unwrap_or(store);
+            let mut known = limits.iter().filter_map(|limit| self.definitions.first(limit.name()));
+            let index = known.next().map_or(store, |first| first.store);
             self.bind(&limits, index, has_leases)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rate_limit_core::conf::limit::{LimitError, LimitWords, is_off, twice};
 
 use super::reader::{ConfError, Reader};
-use crate::conf::{ComplexValue, LimitConf, LocationConf};
+use crate::conf::{BindError, ComplexValue, LimitConf, LocationConf};
 
 /// Adds the limit of a line, or none for `off`.
 pub(super) fn add(conf: &mut LocationConf, reader: &mut Reader<'_>) -> Result<(), ConfError> {
@@ -37,6 +37,6 @@ fn read(reader: &mut Reader<'_>) -> Result<LimitConf, ConfError> {
         reader.cf.warn(doubts);
     }
     let place = reader.cf.place();
-    let line = reader.main()?.define(line, &place)?;
+    let line = reader.main()?.define(line, &place).map_err(BindError::from)?;
     Ok(LimitConf::new(reader.line.clone(), line, place))
 }

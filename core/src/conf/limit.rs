@@ -11,6 +11,7 @@ use crate::rate::{Rate, saturated};
 
 mod definition;
 mod doubts;
+mod names;
 pub(crate) mod parameter;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ mod words;
 
 pub use definition::Definition;
 pub use doubts::twice;
+pub use names::{BoundLine, Definitions, NameError};
 pub use parameter::{UnusableValue, ValueError};
 pub use words::{LimitWords, is_off, parameters};
 
