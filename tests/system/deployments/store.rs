@@ -44,7 +44,7 @@ fn refused(lines: &str, parts: &[&str]) {
 }
 
 #[test]
-fn several_stores_each_for_its_location() {
+fn each_location_may_have_a_store_of_its_own() {
     let (first, second) = (Redis::start(), Redis::start());
     let nginx = Conf::new()
         .set("first", first.url())
