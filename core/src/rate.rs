@@ -53,7 +53,7 @@ pub enum RateError {
     #[error("the number of requests and the period must be at least 1")]
     Zero,
     /// A number of requests over 2^53, or a period over a hundred years.
-    #[error("the number of requests or the period is too large")]
+    #[error("the number of requests is above 9007199254740992, or the period above 36500d")]
     TooLarge,
 }
 

@@ -101,7 +101,7 @@ impl<'a> Directive<'a> {
     pub(super) fn time(&self) -> Result<u64, DirectiveError> {
         let value = self.value()?;
         let time = value::milliseconds(value).filter(|time| *time > 0);
-        time.ok_or_else(|| self.invalid(value, "a time above 0, such as 20ms"))
+        time.ok_or_else(|| self.invalid(value, "a time above 0, such as 250ms or 1s"))
     }
 
     /// The only argument, as a time in ms that may be 0.

@@ -260,7 +260,7 @@ fn a_secret_has_at_least_16_bytes() {
 
 #[test]
 fn numbers_and_times_have_bounds() {
-    let time = "a time above 0, such as 20ms";
+    let time = "a time above 0, such as 250ms or 1s";
     refused_values("connect_timeout", &["0", "soon", "-1", ""], time);
     refused_values("fail_timeout", &["0s", "x"], time);
     refused_values("auth_interval", &["0", "x", "-1s"], time);
