@@ -69,15 +69,10 @@ impl Outages {
         self.unlogged_since.load(Ordering::Relaxed) != 0
     }
 
-    /// It is down at `now`. Returns whether it was not before.
-    pub fn begin(&self, now: u64) -> bool {
-        replace(&self.current, 0, now << 1)
-    }
-
-    /// It is down once more at `now`, and another worker may have found it up meanwhile. That begins another outage if there is
-    /// none, and if one may be logged at once: two workers may disagree for long. Returns whether it does.
-    pub fn begin_again(&self, now: u64) -> bool {
-        self.ahead(now) <= LATEST && self.begin(now)
+    /// It is down at `now`. Returns whether it was not before. If it is so `again`, another worker may have found it up meanwhile:
+    /// that begins another outage only if one may be logged at once, as two workers may disagree for long.
+    pub fn begin(&self, now: u64, again: bool) -> bool {
+        (!again || self.ahead(now) <= LATEST) && replace(&self.current, 0, now << 1)
     }
 
     /// Whether the caller is to log that it is down: no line says so, and the outage lasts, or `is_new` and may be logged at
@@ -181,7 +176,7 @@ mod tests {
 
     /// The server is down for `span` ms, and a worker looks when it goes down and when it is up. Whether the outage has lines.
     fn outage(outages: &Outages, begin: u64, span: u64) -> bool {
-        assert!(outages.begin(begin) && !outages.begin(begin), "once");
+        assert!(outages.begin(begin, false) && !outages.begin(begin, false), "once");
         outages.count_undecided(2);
         let is_logged =
             outages.admits_line(begin, true) || outages.admits_line(begin + span, false);
@@ -222,9 +217,9 @@ mod tests {
     fn it_is_down_once_more_if_that_may_be_logged_at_once() {
         let outages = Outages::default();
         let begins = |at| {
-            let begins = outages.begin_again(at);
+            let begins = outages.begin(at, true);
             assert_eq!(outages.admits_line(at, begins), begins);
-            assert!(!outages.begin_again(at), "once");
+            assert!(!outages.begin(at, true), "once");
             outages.end();
             begins
         };
@@ -254,7 +249,7 @@ mod tests {
         let outages = Outages::default();
         outages.count_undecided(7);
         outages.on_answered();
-        assert!(outages.begin(START) && outages.admits_line(START, true));
+        assert!(outages.begin(START, false) && outages.admits_line(START, true));
         outages.count_undecided(3);
         outages.on_answered();
         assert_eq!(outages.end(), Some((START, 3)));
@@ -266,14 +261,14 @@ mod tests {
         series(&outages, 9 * START);
         assert!(outages.take_unlogged(START, false).is_some());
         assert!(outage(&outages, START, 5));
-        assert!(outages.begin(9 * START) && outages.admits_line(START, false));
+        assert!(outages.begin(9 * START, false) && outages.admits_line(START, false));
     }
 
     #[test]
     fn nothing_is_left_of_a_server_that_is_forgotten() {
         let outages = Outages::default();
         series(&outages, START);
-        assert!(outages.begin(START));
+        assert!(outages.begin(START, false));
         outages.clear();
         assert!(!outages.is_down() && !outages.has_unlogged() && outage(&outages, START, 5));
     }
@@ -287,7 +282,7 @@ mod tests {
             let (mut lines, mut requests) = (0, 0);
             for now in START..START + ROUNDS {
                 outages.count_undecided(1);
-                let is_new = outages.begin(now);
+                let is_new = outages.begin(now, false);
                 lines += i64::from(outages.admits_line(now, is_new));
                 if let Some((_, undecided)) = outages.end() {
                     (lines, requests) = (lines - 1, requests + undecided);

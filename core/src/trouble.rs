@@ -65,15 +65,14 @@ impl Trouble {
         counts.has_answered && self.find_up()
     }
 
-    /// A worker, which may be leaving, has found it down, perhaps `again`: see [`Outages::begin_again`]. It passes the reason
+    /// A worker, which may be leaving, has found it down, perhaps `again`: see [`Outages::begin`]. It passes the reason
     /// on with what that means: see [`on_reason`](Self::on_reason).
     pub fn on_down(&self, now: u64, reason: &str, again: bool, is_leaving: bool) -> Finding {
         if is_leaving && !self.outages.is_down() {
             return Finding::Leaving;
         }
         self.slow_since.store(0, Ordering::Relaxed);
-        let begins = if again { self.outages.begin_again(now) } else { self.outages.begin(now) };
-        if !begins {
+        if !self.outages.begin(now, again) {
             return Finding::Known;
         }
         self.is_found_up.store(0, Ordering::Relaxed);
