@@ -24,7 +24,7 @@ use rate_limit_core::manage::Change;
 use rate_limit_core::metrics;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
-use rate_limit_core::trouble::Trouble;
+use rate_limit_core::trouble::{Found, Trouble};
 use wires::{Dial, Wire};
 
 use super::password::PasswordFile;
@@ -315,16 +315,12 @@ impl State {
                 Action::Close(key) => self.close(key),
                 Action::View(node) => self.show(node),
                 Action::Remove(node) => self.forget(node),
-                Action::Down(node, reason) => self.log_down(node, reason, false),
-                Action::StillDown(node, reason) => self.log_down(node, reason, true),
+                Action::Down(node, reason) => self.log_down(node, reason, Found::First),
+                Action::StillDown(node, reason) => self.log_down(node, reason, Found::Again),
                 Action::Up(node) => self.find_up(node),
-                Action::Slow(node, patience) => {
-                    self.log_event(node, |trouble, now, _| trouble.on_slow(now, patience));
-                }
-                Action::Prompt(node) => self.log_event(node, Trouble::on_prompt),
-                Action::Warn(node, what) => {
-                    self.log_event(node, |trouble, now, _| trouble.warn(now, what));
-                }
+                Action::Slow(node, span) => self.log_line(node, |it, now, _| it.on_slow(now, span)),
+                Action::Prompt(node) => self.log_line(node, Trouble::on_prompt),
+                Action::Warn(node, what) => self.log_line(node, |it, now, _| it.warn(now, what)),
                 Action::Log(Level::Error, line) => log!(NGX_LOG_ERR, cycle_log(), "{line}"),
                 Action::Log(Level::Notice, line) => log!(NGX_LOG_NOTICE, cycle_log(), "{line}"),
             }

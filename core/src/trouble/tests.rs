@@ -36,8 +36,8 @@ impl Machine {
     /// A worker finds it down.
     fn fail(&self, worker: usize, reason: &str, again: bool) -> Option<String> {
         self.views.borrow_mut()[worker] = Open;
-        let finding = self.trouble.on_down(self.now.get(), reason, again, false);
-        self.trouble.on_reason(self.now.get(), reason, finding)
+        let finding = if again { Found::Again } else { Found::First };
+        self.trouble.on_down(self.now.get(), reason, finding, false)
     }
 
     /// A worker can use it, and publishes that.
@@ -164,7 +164,10 @@ fn it_begins_again_when_another_worker_has_ended_it() {
         assert_eq!(outage(true), (down.clone(), true, true));
     }
     assert_eq!(outage(true), (None, true, false), "workers disagree");
-    assert!(!machine.trouble.awaits_line() && !machine.trouble.has_unlogged(), "none began");
+    assert!(
+        !machine.trouble.outages.awaits_line() && !machine.trouble.outages.has_unlogged(),
+        "none began"
+    );
     assert_eq!(machine.fail(0, AUTH, true), None);
     machine.wait(LASTING);
     assert_eq!(machine.fail(0, AUTH, true), None, "it is up");
@@ -181,14 +184,14 @@ fn an_outage_that_is_not_logged_at_once_is_logged_once_it_lasts_or_with_others()
         (line.is_some(), machine.recover(0).is_some())
     };
     assert_eq!([(); 5].map(|()| outage()), [(true, true); 5]);
-    assert_eq!((outage(), machine.trouble.has_unlogged()), ((false, false), true));
-    assert_eq!((machine.fail(0, DOWN, false), machine.trouble.awaits_line()), (None, true));
+    assert_eq!((outage(), machine.trouble.outages.has_unlogged()), ((false, false), true));
+    assert_eq!((machine.fail(0, DOWN, false), machine.trouble.outages.awaits_line()), (None, true));
     machine.wait(1_004);
-    let report = || machine.trouble.on_reason(machine.now.get(), AUTH, Finding::Known);
+    let report = || machine.trouble.on_down(machine.now.get(), AUTH, Found::Before, true);
     assert_eq!(report(), line(&format!("is down: {AUTH}")));
     machine.wait(LASTING);
     assert_eq!((report(), machine.wait(LASTING), report()), (None, (), None), "it was logged");
-    assert!(!machine.trouble.awaits_line());
+    assert!(!machine.trouble.outages.awaits_line());
     assert_eq!(
         machine.recover(0),
         line("is up again after 5.004 s, 0 requests were not decided by it")
@@ -197,16 +200,14 @@ fn an_outage_that_is_not_logged_at_once_is_logged_once_it_lasts_or_with_others()
     assert_eq!(unlogged(false), None);
     let briefly = "was briefly down 1 times in 5.004 s, 2 requests were not decided by it";
     assert_eq!((unlogged(true), unlogged(true)), (line(briefly), None));
-    assert!(!machine.trouble.has_unlogged());
+    assert!(!machine.trouble.outages.has_unlogged());
 }
 
 #[test]
 fn what_a_worker_that_leaves_cannot_reach_is_no_outage() {
     let machine = Machine::new();
-    let leave = |reason: &str| {
-        let finding = machine.trouble.on_down(machine.now.get(), reason, false, true);
-        machine.trouble.on_reason(machine.now.get(), reason, finding)
-    };
+    let leave =
+        |reason: &str| machine.trouble.on_down(machine.now.get(), reason, Found::First, true);
     machine.count(7, false, true);
     let what = format!("is out of reach of a worker that shuts down: {DOWN}");
     assert_eq!((leave(DOWN), leave(DOWN)), (line(&what), None), "one line for all requests");
@@ -287,8 +288,7 @@ fn the_last_of_two_workers_ends_it() {
             is_up[worker].store(false, Ordering::Relaxed);
             meet(3 * round + 1);
             if worker == 0 {
-                let finding = trouble.on_down(now, DOWN, false, false);
-                trouble.on_reason(now, DOWN, finding);
+                trouble.on_down(now, DOWN, Found::First, false);
                 trouble.on_slow(now, 0);
                 trouble.find_up();
             }

@@ -5,7 +5,7 @@ use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View
 use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::outage;
 use rate_limit_core::rate::MILLISECOND;
-use rate_limit_core::trouble::{Finding, Trouble};
+use rate_limit_core::trouble::{Found, Trouble};
 
 use super::{KnownNode, State, place};
 use crate::clock::{monotonic_micros, unix_ms};
@@ -127,23 +127,13 @@ impl State {
         }
     }
 
-    /// This worker has found a node down, perhaps `again`.
-    pub(super) fn log_down(&mut self, key: NodeKey, reason: String, again: bool) {
+    /// This worker has found a node down. If a line is still to come the reason is kept for it.
+    pub(super) fn log_down(&mut self, key: NodeKey, reason: String, how: Found) {
         let is_leaving = self.is_leaving;
-        let Some(known) = self.known(key) else { return };
-        let finding = known.record.trouble.on_down(unix_ms(), &reason, again, is_leaving);
-        self.log_reason(key, reason, finding);
-    }
-
-    /// Logs why a node is down. If the line is not to come yet the reason is kept for it.
-    fn log_reason(&mut self, key: NodeKey, reason: String, finding: Finding) {
-        let mut is_kept = false;
-        self.log_event(key, |trouble, now, _| {
-            let line = trouble.on_reason(now, &reason, finding);
-            is_kept = line.is_none() && trouble.awaits_line();
-            line
-        });
-        if is_kept && let Some(known) = self.known(key) {
+        self.log_line(key, |it, now, _| it.on_down(now, &reason, how, is_leaving));
+        if let Some(known) = self.known(key)
+            && known.record.trouble.outages.awaits_line()
+        {
             known.reason = Some(reason);
             self.report_later();
         }
@@ -154,7 +144,7 @@ impl State {
         self.report_at = None;
         for key in self.known_keys() {
             if let Some(reason) = self.known(key).and_then(|known| known.reason.take()) {
-                self.log_reason(key, reason, Finding::Known);
+                self.log_down(key, reason, Found::Before);
             }
             self.log_unlogged(key, false);
         }
@@ -171,7 +161,7 @@ impl State {
         if let Some(line) = record.trouble.take_unlogged(unix_ms(), at_once) {
             // The client may have forgotten the node.
             log!(NGX_LOG_ERR, cycle_log(), "redis {} {line}", record.text());
-        } else if record.trouble.has_unlogged() {
+        } else if record.trouble.outages.has_unlogged() {
             self.report_later();
         }
     }
@@ -188,25 +178,23 @@ impl State {
     /// Logs that a node is up again, if it is.
     fn log_up(&mut self, key: NodeKey) {
         if self.client.node(key).is_some() {
-            self.log_event(key, Trouble::end);
+            self.log_line(key, Trouble::end);
             self.log_unlogged(key, false);
         }
     }
 
     /// Passes an event on, with the time, and with what tells whether a living worker sees the node in a state; logs the line
     /// that follows, if any.
-    pub(super) fn log_event(
+    pub(super) fn log_line(
         &mut self,
         key: NodeKey,
         event: impl FnOnce(&Trouble, u64, &dyn Fn(NodeState) -> bool) -> Option<String>,
     ) {
-        if self.known(key).is_some()
-            && let Some((record, node)) = self.record(key).zip(self.client.node(key))
-        {
-            let is_seen = |state| record.is_seen(state, &self.shared.living());
-            if let Some(line) = event(&record.trouble, unix_ms(), &is_seen) {
-                log!(NGX_LOG_ERR, cycle_log(), "redis {} {line}", node.name());
-            }
+        self.known(key);
+        let Some((record, node)) = self.record(key).zip(self.client.node(key)) else { return };
+        let is_seen = |state| record.is_seen(state, &self.shared.living());
+        if let Some(line) = event(&record.trouble, unix_ms(), &is_seen) {
+            log!(NGX_LOG_ERR, cycle_log(), "redis {} {line}", node.name());
         }
     }
 }
