@@ -237,6 +237,23 @@ fn it_is_slow_once_for_all_workers_and_again_after_a_pause() {
 }
 
 #[test]
+fn one_that_stays_slow_takes_the_place_of_no_warning() {
+    let machine = Machine::new();
+    assert!(machine.slow(0).is_some());
+    machine.wait(WARN_EVERY);
+    assert!(machine.slow(0).is_none() && machine.warn().is_some());
+}
+
+#[test]
+fn a_reason_that_was_kept_is_no_outage_of_its_own() {
+    let machine = Machine::new();
+    for is_leaving in [false, true] {
+        let line = machine.trouble.on_down(START, DOWN, Found::Before, is_leaving);
+        assert!(line.is_none() && !machine.trouble.outages.is_down());
+    }
+}
+
+#[test]
 fn what_is_down_is_not_slow() {
     let machine = Machine::new();
     assert!(machine.slow(0).is_some() && machine.fail(0, DOWN, false).is_some());
