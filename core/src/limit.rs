@@ -185,14 +185,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn names_are_short_words() {
         assert!(is_name("default") && is_name("per_ip-v6.2") && is_name(&"x".repeat(64)));
         assert!(!is_name("") && !is_name("a b") && !is_name("a:b") && !is_name(&"x".repeat(65)));
         assert!(!is_name("ä") && !is_name("{a}"));
     }
 
     #[test]
-    fn fingerprints_differ() {
+    fn fingerprints_of_quotas_differ() {
         let quota = |algorithm, rate: &str, limit| {
             Quota::new(algorithm, rate.parse().unwrap(), limit).unwrap()
         };

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_saturate() {
+    fn large_rates_are_saturated() {
         let most = "9".repeat(30);
         let saturated = |text: &str| Rate::saturating(&text.replace('#', &most));
         for text in ["10r/s", "5r/10s", "3r/month"] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_saturate() {
+    fn large_numbers_are_saturated() {
         let zeros = "0".repeat(100);
         assert_eq!(saturated("9007199254740992"), Ok(MAX_EXACT));
         assert_eq!(saturated(&format!("{zeros}7")), Ok(7));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn known_months() {
+    fn months_end_with_their_last_day() {
         let ends = |seconds: u64| Window::month(seconds * SECOND).ends / SECOND;
         // 29 February 2024, 28 February 2025, 31 December 2025, 28 February 2100.
         assert_eq!(ends(1_709_164_800), 1_709_251_200);

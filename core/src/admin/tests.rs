@@ -57,7 +57,7 @@ fn fails(method: &str, query: &str, status: u16, sentence: &str) {
 }
 
 #[test]
-fn lists() {
+fn lists_are_read() {
     let limits = limits();
     for (method, query, expected) in [
         ("GET", "", Operation::List),
@@ -75,7 +75,7 @@ fn set(rate: &str, limit: u64, lasts: u64) -> Change {
 }
 
 #[test]
-fn changes() {
+fn changes_are_read() {
     reads("GET", "limit=api&key=k", "api", 100, Change::Look);
     reads("HEAD", "key=k&limit=login", "login", 3, Change::Look);
     reads("GET", "limit=queue&key=k", "queue", 1, Change::Look);

@@ -61,7 +61,7 @@ mod tests {
     use crate::limit::Algorithm;
 
     #[test]
-    fn states() {
+    fn states_are_read() {
         use Algorithm::{
             FixedWindow, Gcra, IntervalBucket, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
         };
@@ -119,7 +119,7 @@ mod tests {
 
     /// Behind three numbers, or behind ten, with a byte at the end: of algorithms that keep any.
     #[test]
-    fn steps() {
+    fn steps_are_read() {
         let read = |algorithm: Algorithm, numbers: u64| {
             let numbers = (1..=numbers).flat_map(u64::to_le_bytes);
             algorithm.read(&numbers.chain([1]).collect::<Vec<u8>>())

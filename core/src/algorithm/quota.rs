@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds() {
+    fn quotas_out_of_bounds_are_refused() {
         assert_eq!(quota("1r/365d", 100), Ok(()));
         assert_eq!(quota("1r/365d", 101), Err(QuotaError::TooSlow));
         assert_eq!(quota("1000000r/s", 1_000_000), Ok(()));

@@ -211,7 +211,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_argument() {
+    fn one_argument_is_read() {
         assert_eq!(directive("a b").value(), Ok("b"));
         assert_eq!(directive("a ''").value(), Ok(""));
         let error = |line| directive(line).value().unwrap_err().to_string();
@@ -238,7 +238,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_read() {
         assert_eq!(directive("a 256k").size(256 << 10), Ok(256 << 10));
         for value in ["255k", "", "soon", "-1", "1g"] {
             let line = format!("a '{value}'");

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn good_urls() {
+    fn good_urls_are_read() {
         for url in [
             "redis://127.0.0.1",
             "redis://127.0.0.1:6380",

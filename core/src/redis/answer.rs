@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn one() {
+    fn one_limit_decides() {
         let decided = read(&[NONE], &[bucket(b"k", 1)]).unwrap();
         let passed =
             Verdict { allowed: true, blocked: 0, remaining: 2, reset: MINUTE, retry: Retry::No };
@@ -459,7 +459,7 @@ mod tests {
 
     /// Checks of all algorithms, the first and the last of one key.
     #[test]
-    fn many() {
+    fn many_limits_decide_together() {
         for others in 0..20 {
             let last = bucket(b"shared", 2);
             let charges: Vec<_> = std::iter::once(bucket(b"shared", 1))
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_requests() {
+    fn repeated_requests_are_decided_in_turn() {
         let decided = read_repeated(NONE, bucket(b"k", 1), 5).unwrap();
         let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
         assert_eq!(remaining(&decided), expected);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_replies() {
+    fn invalid_replies_decide_nothing() {
         let nonsense = b"*4\r\n:2\r\n:2\r\n:60000000\r\n:0\r\n";
         for (entries, check) in [
             (&[][..], bucket(b"k", 1)),

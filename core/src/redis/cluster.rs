@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn redirections() {
+    fn redirections_are_read() {
         let redirect = |text| Redirect::parse(text).map(|r| (r.slot, r.host, r.port));
         let to = |slot, host: &str, port| Some((slot, host.to_owned(), port));
         assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381));

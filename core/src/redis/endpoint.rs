@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts() {
+    fn hosts_are_shown_with_their_ports() {
         let shown = |url| read(url).unwrap().address.to_string();
         assert_eq!(shown("redis://127.0.0.1:6380"), "127.0.0.1:6380");
         assert_eq!(shown("redis://localhost"), "localhost:6379");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts() {
+    fn accounts_are_read() {
         let endpoint = read("redis://limiter:p%40ss%2Fword@127.0.0.1/7").unwrap();
         assert_eq!(endpoint.user.as_deref(), Some("limiter"));
         assert_eq!(endpoint.password.as_deref(), Some("p@ss/word"));

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn refusals_have_their_kinds() {
         let kind = |line: &[u8]| refusal(line).kind;
         assert_eq!(kind(b"-NOSCRIPT No matching script.\r\n"), RefusalKind::NoScript);
         let unknown =

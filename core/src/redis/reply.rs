@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds() {
+    fn replies_out_of_bounds_are_refused() {
         use ProtocolError::{Garbage, TooLarge};
         for (bytes, error) in [
             (&b"HTTP/1.1 400"[..], Garbage),

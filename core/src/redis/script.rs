@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question() {
+    fn one_charge_is_encoded() {
         let words = words(By::Sha, &[charge(b"\r\nx", 10)]);
         let scripts = Scripts::new();
         let sha = scripts.single(Algorithm::TokenBucket).unwrap().sha().to_owned();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn several_questions() {
+    fn several_charges_are_encoded() {
         let words = words(By::Sha, &[charge(b"k1", 0), charge(b"k2", 9)]);
         let expected = "2 rl:a:k1 rl:a:k2 token_bucket 0 100 600000 1 token_bucket 9 100 600000 1";
         assert_eq!(words[2..].join(" "), expected);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn by_source() {
+    fn the_source_goes_with_eval() {
         let words = words(By::Source, &[charge(b"k", 1)]);
         assert_eq!(words[0], "EVAL");
         assert_eq!(words[1], Scripts::new().single(Algorithm::TokenBucket).unwrap().source());

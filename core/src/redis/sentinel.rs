@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn masters() {
+    fn masters_are_read() {
         let found = Some(("10.0.0.1".to_owned(), 6_379));
         assert_eq!(master(&words(&["10.0.0.1", "6379"])), found);
         for unknown in [

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn json() {
+    fn json_says_when_to_retry() {
         let rejected = decision(Status::Rejected, Retry::After(2_100_000));
         assert_eq!(
             text(BodyForm::Json, &rejected, &["per_ip"]),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn problem() {
+    fn a_problem_has_its_members() {
         let rejected = decision(Status::Rejected, Retry::After(1));
         let body = text(BodyForm::Problem, &rejected, &["per_ip", "daily"]);
         assert!(body.starts_with(

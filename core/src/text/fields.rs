@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn list_form() {
+    fn lists_have_all_limits() {
         let limits = [bucket("100r/m", 100, 40, 36_000_000), bucket("2r/s", 5, 0, 2_400_000)];
         assert_eq!(
             lines(IETF, &limits, None),

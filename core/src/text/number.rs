@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges() {
+    fn the_edges_are_written() {
         for number in [0, 9, 10, 99, 100, u64::MAX] {
             assert_eq!(text(number), number.to_string());
         }
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_formatted(number: u64) {
+        fn numbers_are_written_as_they_are_formatted(number: u64) {
             prop_assert_eq!(text(number), number.to_string());
         }
 

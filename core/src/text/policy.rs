@@ -42,7 +42,7 @@ mod tests {
 
     /// The test vectors of RFC 4648.
     #[test]
-    fn digits() {
+    fn digits_are_those_of_base64() {
         let encoded = ["", "f", "fo", "foo", "foob", "fooba", "foobar", "\u{3f}\u{3f}\u{3e}"]
             .map(|text| base64(text.as_bytes()));
         let expected = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy", "Pz8+"];

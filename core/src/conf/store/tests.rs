@@ -417,7 +417,7 @@ fn names_are_unique() {
 
 /// A line with the default of its row makes what there is without it.
 #[test]
-fn defaults() {
+fn defaults_change_nothing() {
     let a = "server rediss://127.0.0.1:1;";
     let made = |block: &str| {
         let store = lines(block).expect(block);

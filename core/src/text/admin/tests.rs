@@ -50,7 +50,7 @@ fn the_limits_as_they_are_written() {
 }
 
 #[test]
-fn a_client() {
+fn a_client_is_shown() {
     let definition = limit(Algorithm::Gcra);
     let limit = managed(&definition);
     let quota = Quota::new(Algorithm::Gcra, "1000r/h".parse().unwrap(), 5).unwrap();
@@ -140,7 +140,7 @@ fn who_was_rejected_most() {
 }
 
 #[test]
-fn an_error() {
+fn an_error_is_shown() {
     let error = super::error(&AdminError::UnknownLimit("x\"".to_owned()));
     assert_eq!(error, r#"{"error":"there is no limit \"x\"\""}"#);
 }

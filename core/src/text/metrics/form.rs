@@ -119,7 +119,7 @@ mod tests {
 
     /// The `Accept` fields of several versions of Prometheus.
     #[test]
-    fn prometheus() {
+    fn prometheus_gets_its_form() {
         for accept in [
             "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
              version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers() {
+    fn browsers_get_the_page() {
         accepts(
             "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,\
              image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn programs() {
+    fn programs_get_json() {
         accepts("application/json", PageForm::Json);
         accepts("application/json, */*;q=0.5", PageForm::Json);
         accepts("application/*", PageForm::Prometheus);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_counts() {
+    fn the_best_quality_wins() {
         accepts("text/html;q=0.4, application/json;q=0.5, text/plain;q=0.3", PageForm::Json);
         accepts("text/html ; Q=0.9 , application/json ; q=0.8", PageForm::Html);
         accepts("text/html;q=0.999, application/json;q=1.0", PageForm::Json);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn forms_have_their_names() {
         for form in PageForm::ALL {
             assert_eq!(PageForm::from_name(form.name().as_bytes()), Some(form));
         }
