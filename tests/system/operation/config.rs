@@ -479,7 +479,7 @@ fn keys_that_lack_their_dollar_are_warned_of() {
     let parts: Vec<_> = parts.iter().map(|parts| parts.each_ref().map(String::as_str)).collect();
     let numbers = parts.iter().enumerate().map(|(n, parts)| (n + 2, &parts[..]));
     warned_at(Location, &snippet, &numbers.collect::<Vec<_>>());
-    let good = ["everyone", "remote_addr:", "remote", "a", "Remote_Addr", "remote_addr$uri", "''"];
+    let good = ["everyone", "remote_addr:", "remote", "a", "Remote_Addr", "remote_addr$uri"];
     conf(Location, &good.map(of).join("\n")).config_ok();
 }
 

@@ -14,7 +14,7 @@ impl LimitWords<'_> {
         is_variable: impl FnOnce(&str) -> bool,
     ) -> Option<String> {
         let doubts = [
-            self.key.is_empty().then(|| "its key is empty: it limits no request".to_owned()),
+            self.key.is_empty().then(|| "the key is empty: no request is limited".to_owned()),
             self.unverified_user(line.phase),
             is_variable(self.key).then(|| name_as_key(self.key)),
             forwarded_key(self.key),

@@ -629,7 +629,7 @@ fn no_doubts(lines: &[&str]) {
 #[test]
 fn an_empty_key_limits_nothing() {
     let doubt = doubts("rate_limit_redis '' rate=1r/s");
-    assert_eq!(doubt.as_deref(), Some("its key is empty: it limits no request"));
+    assert_eq!(doubt.as_deref(), Some("the key is empty: no request is limited"));
     no_doubts(&["a rate=1r/s", "$arg_a rate=1r/s"]);
 }
 
