@@ -118,9 +118,11 @@ impl Machine for Shared {
 
     /// The time is that of the monotonic clock: a wall clock that was far ahead must not prolong it.
     fn note_charges(&self, limit: &Evaluated<'_, LimitConf>, reset: u64) {
-        let whole = monotonic_micros().saturating_add(reset);
-        limit.line.record(self).charge_until(whole);
-        self.header.whole.fetch_max(whole, Ordering::Relaxed);
+        if reset > 0 {
+            let whole = monotonic_micros().saturating_add(reset);
+            limit.line.record(self).charge_until(whole);
+            self.header.whole.fetch_max(whole, Ordering::Relaxed);
+        }
     }
 
     fn with_local_table<T>(&self, act: impl FnOnce(&mut Table<'_>, u64) -> T) -> T {

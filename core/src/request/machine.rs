@@ -66,7 +66,8 @@ pub trait Machine {
     /// Whether any local charge of a limit may not be regained yet at `now`.
     fn has_charges(&self, limit: &Evaluated<'_, Self::Limit>, now: u64) -> bool;
 
-    /// Takes note that all that was spent locally of a limit by a client is regained in `reset` µs.
+    /// Takes note that all that was spent locally of a limit by a client is regained in `reset` µs; 0: nothing
+    /// was spent.
     fn note_charges(&self, limit: &Evaluated<'_, Self::Limit>, reset: u64);
 
     /// Runs `act` with the table of these states, which no other worker uses meanwhile, and with the Unix time in µs.

@@ -54,7 +54,10 @@ fn answers_of_every_status_show_what_is_left() {
     for (method, path, status) in answers {
         let mut http = nginx.http();
         http.send(method, path, &[("Content-Length", "0")]);
-        first_of_ten(&http.read_response(), status);
+        let response = http.read_response();
+        first_of_ten(&response, status);
+        let to = response.header("Location").unwrap_or_default();
+        assert_eq!(to.ends_with("/dir/"), path == "/dir", "{response:?}");
     }
 }
 
