@@ -71,8 +71,9 @@ fn where_there_is_no_room_for_all_the_latest_are_known() {
     // Room for a thousand.
     let nginx =
         limited(&redis).http("rate_limit_redis_shared_memory 256k;").start_connected(&redis);
-    let known = known_of(&asked_again(&nginx, 3_000, 100));
-    assert!(known >= 98, "{known} of the last 100");
+    let known = known_of(&asked_again(&nginx, 3_000, 50));
+    // Five may share a place for four. Each that is not known then is asked about in Redis, and takes the place of the next.
+    assert!(known >= 44, "{known} of the last 50");
 }
 
 #[test]
