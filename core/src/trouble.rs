@@ -1,5 +1,6 @@
-//! What the log says of a server, once for all workers of a machine. They pass what they find, each with a Unix time in ms, and
-//! write the line that follows, if any, behind the name of the server. A clock that was set back delays none for long.
+//! The lines that the log has about a server, once for all workers of a machine. They pass what they find, each with a Unix
+//! time in ms, and write the line that follows, if any, behind the name of the server. A clock that was set back delays none
+//! for long.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -15,7 +16,8 @@ const WARN_EVERY: u64 = 10_000;
 /// connections, refuses them, and then reads its data: that is one outage.
 const LASTING: u64 = 2_000;
 
-/// What workers have found of a server, and what of that is logged, in memory that they share; all zeroes of a new one.
+/// The trouble that workers have had with a server, and how much of it is logged, in memory that they share; all zeroes of
+/// a new one.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Trouble {
@@ -49,7 +51,7 @@ pub enum Found {
 impl Trouble {
     /// A worker, which may be leaving, has counted. Returns whether it has found the server up: see [`find_up`](Self::find_up).
     pub fn on_counts(&self, counts: &Counts, is_leaving: bool) -> bool {
-        // What one that leaves lacks begins no outage.
+        // A failure of one that leaves begins no outage.
         if counts.undecided > 0 && (!is_leaving || self.outages.is_down()) {
             self.outages.count_undecided(counts.undecided.into());
         }

@@ -65,7 +65,7 @@ pub(crate) enum NodeEntry {
 #[repr(C)]
 pub(crate) struct NodeRecord {
     name: Name,
-    /// What is logged about it.
+    /// The lines about it in the log.
     pub(crate) trouble: Trouble,
     /// One for each of [`CommandKind::ALL`].
     commands: [AtomicU64; CommandKind::ALL.len()],

@@ -11,7 +11,7 @@ use crate::rate::{self, Rate, ReadDigits};
 /// A limit of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedLimit<'a> {
-    /// What its name stands for.
+    /// The definition that its name stands for.
     pub definition: &'a Definition<'a>,
     /// The store, without a password.
     pub store: &'a str,

@@ -207,7 +207,7 @@ mod tests {
         })
     }
 
-    /// What lease.lua asks of an algorithm is in its own Lua, or in that of another that it shares.
+    /// The functions that lease.lua calls are in the Lua of an algorithm, or in that of another that it shares.
     #[test]
     fn each_algorithm_whose_units_can_be_held_has_the_lua_for_it() {
         for algorithm in Algorithm::ALL {

@@ -235,7 +235,7 @@ pub(super) mod tests {
         assert_eq!((pool.connections_of(new).len(), agenda.poll()), (3, Some(Action::View(new))));
     }
 
-    /// As where all nodes of a cluster are behind one name, and there is no `resolver`.
+    /// All nodes of a cluster may be behind one name, where there is no `resolver`.
     #[test]
     fn a_node_at_a_known_host_name_is_looked_for_at_its_addresses() {
         let at = |address: &str| Target::Ip(address.parse().unwrap());

@@ -43,7 +43,7 @@ impl Phase {
 pub struct LimitLine<'a, V> {
     /// The key of a request.
     pub key: V,
-    /// What its name stands for.
+    /// The definition that its name stands for.
     pub definition: Rc<Definition<'a>>,
     /// The rate at which units come back.
     pub rate: Setting<Rate, V>,

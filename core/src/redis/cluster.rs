@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(node(bulk("10.0.0.2"), unnamed), ("10.0.0.2".into(), None, None));
     }
 
-    /// As behind a network address translation: `cluster-preferred-endpoint-type unknown-endpoint`.
+    /// The setting for nodes behind a network address translation: `cluster-preferred-endpoint-type unknown-endpoint`.
     #[test]
     fn a_node_without_an_endpoint_is_where_the_queried_one_is() {
         let node = vec![nil(), int(7000), bulk("id"), array(vec![bulk("ip"), bulk("10.0.0.2")])];

@@ -1,4 +1,4 @@
-//! What is decided about a request in the local table: in place of Redis, or beside it.
+//! Decisions about a request in the local table: in place of Redis, or beside it.
 
 use super::{Evaluated, LimitedRequest, Machine};
 use crate::conf::OnError;

@@ -1,6 +1,6 @@
 //! Limits that have an unusable value for a request.
 //!
-//! Those of a dry run are left out, as long as any others remain, which decide. If an enforced one has an unusable value,
+//! Limits of a dry run are left out, as long as any others remain, which decide. If an enforced one has an unusable value,
 //! or none remains, no limit is charged, and the policy for unusable values decides.
 
 use std::ptr;

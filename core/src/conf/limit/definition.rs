@@ -1,4 +1,4 @@
-//! What the name of a limit stands for: the part that all lines of the name share.
+//! The definition that the name of a limit stands for: the part that all lines of the name share.
 
 use std::cell::Cell;
 

@@ -28,7 +28,7 @@ fn decided_by_redis(
     (request, to)
 }
 
-/// What the client of a limit has left locally.
+/// The quota that the client of a limit has left locally.
 fn left(machine: &TestMachine, limit: &TestLimit) -> u64 {
     let look = leak([Evaluated::new(limit.line, Charge { cost: 0, ..limit.charge }, None)]);
     let local = machine.decide_locally(look);
