@@ -1,7 +1,7 @@
 """What the connections of a fleet's workers cost Redis: scripts/bench --fleet runs this.
 
 An nginx with many workers stands for the fleet: each has one connection, as each worker of a fleet has. Redis has
-a core of its own, which it shares with whoever measures; the workers share the other one."""
+a core of its own, which it shares with this script; the workers share the other one."""
 
 import subprocess
 import time

@@ -20,7 +20,7 @@ class Pinning:
     @staticmethod
     def of_this_machine() -> "Pinning":
         """The worker gets a core of its own, so that nothing takes time from what is measured. Where there are only two,
-        Redis and the load share the other: that slows whoever asks Redis, and nobody else, which favours limit_req."""
+        Redis and the load share the other: that slows what asks Redis, and nothing else, which favours limit_req."""
         cores = sorted(os.sched_getaffinity(0))
         last = len(cores) - 1
         return Pinning(str(cores[0]), str(cores[min(1, last)]), str(cores[min(2, last)]))
@@ -55,7 +55,7 @@ def wait_until_idle(pid: int, share: float) -> None:
 
 
 def busy_seconds() -> float:
-    """What all cores have worked until now, for whomever, and what the host has taken from them."""
+    """The time that all cores have worked until now, for any process, and that the host has taken from them."""
     user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 

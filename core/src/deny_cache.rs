@@ -53,8 +53,8 @@ pub struct Denial {
 impl Denial {
     /// The denial that follows from a verdict of Redis on a request of this quota, if any does. The
     /// request was submitted at `submitted`, and the reply has come at `now`. Redis decided between the
-    /// two: no request is rejected for longer than from the first one, and no client is told to come
-    /// back earlier than from the second one.
+    /// two: no request is rejected for longer than from the first one, and no `Retry-After` is
+    /// shorter than from the second one.
     pub fn new(verdict: &Verdict, quota: &Quota, submitted: u64, now: u64) -> Option<Self> {
         let Retry::After(retry) = verdict.retry else { return None };
         let lasts = if quota.block() > 0 { verdict.blocked.into() } else { retry };

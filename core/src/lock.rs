@@ -68,7 +68,7 @@ mod tests {
         assert!(lock.lock(2, |_| true).is_some_and(|guard| !guard.was_left()));
     }
 
-    /// Whose process is gone, has got another one's number, or never was one.
+    /// An owner is gone, its number is another process's, or it never was one.
     #[test]
     fn what_nobody_holds_is_taken() {
         for (owner, own) in [(2, 1), (1, 1), (u64::MAX, 1)] {

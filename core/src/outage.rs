@@ -273,9 +273,9 @@ mod tests {
         assert!(!outages.is_down() && !outages.has_unlogged() && outage(&outages, START, 5));
     }
 
-    /// Workers that interrupt each other anywhere: each request is told once, and each line of an end follows one of a beginning.
+    /// Workers that interrupt each other anywhere: each request is reported once, and each line of an end follows one of a beginning.
     #[test]
-    fn nothing_is_lost_or_told_twice() {
+    fn nothing_is_lost_or_reported_twice() {
         const ROUNDS: u64 = 20_000;
         let outages = Outages::default();
         let work = |worker: u64| {

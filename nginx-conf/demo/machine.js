@@ -1,4 +1,4 @@
-// An NGINX of the fleet: what it does, and what its metrics page tells of Redis.
+// An NGINX of the fleet: what it does, and the state of Redis on its metrics page.
 
 import { Chart } from "./chart.js";
 import { mark, showTally, write } from "./dom.js";

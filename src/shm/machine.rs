@@ -241,7 +241,7 @@ impl Shared {
         change: &Change,
         state: ClientState,
     ) -> ClientState {
-        // What the machine has counted by it, it has counted as one without an end.
+        // An override counts on this machine as one without an end.
         let own = self.known_override(client).map(|own| Override { ends: None, ..own });
         self.set_override(client, state.own, state.now);
         if state.blocked_for > 0 || self.may_be_blocked() {

@@ -13,7 +13,7 @@
 //!
 //! Every server has a temp directory and ports of its own, so tests may run side by side. It ends
 //! with the value that stands for it, or with the test process, however that ends. When nginx is
-//! dropped its error log is checked; when a test fails, each server tells what it has logged.
+//! dropped its error log is checked; when a test fails, the log of each server is shown.
 
 #![warn(missing_docs)]
 

@@ -70,8 +70,8 @@ impl Client {
     }
 }
 
-/// Something that happens: time goes by, then a request comes. It is told in shares of the quota,
-/// and so makes sense for any.
+/// Something that happens: time goes by, then a request comes. Its numbers are shares of the quota,
+/// so that they make sense for any.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The gap, in emission intervals, and some µs beside that.

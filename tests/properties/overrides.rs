@@ -78,7 +78,7 @@ impl Client {
     }
 }
 
-/// What is left to a client after a change: what it had before, and what it has then.
+/// The units that a client has left after a change, by its state before and after it.
 fn remaining_after(change: &Change, before: &ClientState, after: &ClientState) -> u64 {
     let limit = before.quota.limit();
     match *change {

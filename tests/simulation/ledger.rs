@@ -28,7 +28,7 @@ const FEW: u64 = 8;
 #[derive(Debug, Default)]
 pub struct Ledger {
     accounts: HashMap<Class, Account>,
-    /// What each worker gives back of each key: refunds that wait for each other are joined, whatever their costs.
+    /// The units that each worker gives back of each key: refunds that wait for each other are joined, whatever their costs.
     refunds: HashMap<(ClientId, Box<[u8]>), Refunds>,
     /// The script commands of each connection whose replies have not arrived.
     owed: HashMap<ConnectionId, VecDeque<Owed>>,

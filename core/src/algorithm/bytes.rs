@@ -4,7 +4,7 @@
 //! ten, and a byte that tells such a value from others.
 //!
 //! Redis packs and unpacks them faster than it writes and reads decimal ones. Any bytes of the
-//! right length read as numbers, whoever wrote them. A number that is not exact in the doubles of
+//! right length read as numbers, also those of other programs. A number that is not exact in the doubles of
 //! the scripts is above every bound that it is compared with.
 
 use super::hold::{Hold, Holds};

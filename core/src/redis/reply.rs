@@ -3,7 +3,7 @@
 //! Replies are RESP2: the connection never sends `HELLO 3`. A frame is found and bounded before it
 //! is parsed, so a server can neither make the parser wait for a petabyte nor recurse without end.
 //! The reply of a script is read in place, without an allocation and in some 30 ns, where the
-//! `redis` crate's parser takes 1.4 µs. Errors go to that parser, and whoever reads another reply may use it.
+//! `redis` crate's parser takes 1.4 µs. Errors go to that parser, and so may other replies.
 
 use redis::Value;
 

@@ -490,7 +490,7 @@ fn run((says, effects, source, ..): Row) -> (&'static TestRequest, TestMachine) 
         policy.lease = if source == Source::Lease { 1_000 } else { 0 };
     });
     let all = limits(effects);
-    // Of several limits the first one is enforced.
+    // The first one of several limits is enforced.
     let unusable: &[_] = if says == Says::Unusable { &[0] } else { &[] };
     let (limits, unusable) = evaluate(all, unusable).unwrap();
     let request: &TestRequest = leak(LimitedRequest::new(policy, limits, START));
@@ -614,7 +614,7 @@ fn both_phases_decide_as_one() {
 }
 
 fn check_both(rows: [Row; 2], both: &Decisions<'_, TestMachine>) {
-    // Of equals the second one.
+    // The second one of two equal ones.
     let rank = |row: &Row| RANKED.iter().position(|status| *status == row.3);
     let (says, _, _, status, source) = rows.into_iter().max_by_key(rank).unwrap();
     assert_eq!((both.decision.status, both.decision.source), (status, source), "{rows:?}");
@@ -643,7 +643,7 @@ fn an_enforced_limit_and_one_of_a_dry_run_may_disagree() {
     let redis = Some(Source::Redis);
     for (enforced, dry_run, status, counted) in [
         (true, false, Status::RejectedDryRun, [Some(Status::Passed), Some(Status::RejectedDryRun)]),
-        // What allows a request that is rejected has no part in it.
+        // A limit that allows a request that another one rejects is not counted.
         (false, true, Status::Rejected, [Some(Status::Rejected), None]),
     ] {
         let machine = TestMachine::new(ROOM);
@@ -683,7 +683,7 @@ fn the_policy_for_errors_applies() {
         let to = submit(&request, &machine);
         assert_eq!(finish(&request, &machine, to, Err(Error::Down)), Progress::Decided);
         assert_eq!(status_and_source(&request), (status, Source::None));
-        // What a late reply charges a request that does not pass is given back.
+        // A late reply's charge is given back where the request does not pass.
         let is_rejected = status == Status::ErrorRejected;
         assert_eq!(to.released.get(), Some((is_rejected, None)));
     }
@@ -852,7 +852,7 @@ fn after_an_outage_both_this_machine_and_redis_must_allow() {
     }
 }
 
-/// A block that Redis tells of holds in an outage as well, until Redis tells that it is over.
+/// A block that a reply has shown holds in an outage as well, until a reply shows that it is over.
 #[test]
 fn a_block_is_known_in_an_outage() {
     let machine = TestMachine::new(ROOM);

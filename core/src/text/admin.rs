@@ -9,7 +9,7 @@ use crate::overrides::Override;
 use crate::rate::SECOND;
 use crate::top::TopKey;
 
-/// The page for a browser. It asks the same address for JSON.
+/// The page for a browser. It gets JSON from its own address.
 pub const HTML: &str = concat!(
     include_str!("page/head.html"),
     include_str!("page/base.css"),

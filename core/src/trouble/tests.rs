@@ -212,7 +212,7 @@ fn what_a_worker_that_leaves_cannot_reach_is_no_outage() {
     let what = format!("is out of reach of a worker that shuts down: {DOWN}");
     assert_eq!((leave(DOWN), leave(DOWN)), (line(&what), None), "one line for all requests");
     assert!(!machine.trouble.find_up());
-    // Of one that others have found down it says what they do.
+    // A worker that shuts down has the others' line for an outage that they have found.
     assert!(machine.fail(0, DOWN, false).is_some());
     machine.count(4, false, true);
     assert_eq!(leave(AUTH), None);
@@ -317,7 +317,7 @@ fn the_last_of_two_workers_ends_it() {
             };
             lines += line.into_iter().count();
             meet(3 * round + 3);
-            // What this round has not ended.
+            // The outages that this round has not ended.
             if worker == 0 {
                 trouble.clear();
             }

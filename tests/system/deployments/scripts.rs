@@ -13,7 +13,7 @@ use crate::seen::tokens;
 const BUDGET: u64 = 500_000;
 
 /// So large a budget that nothing is rejected, and so slow a refill that what is left in Redis
-/// tells what was spent.
+/// shows what was spent.
 fn limited(redis: &Redis) -> Conf {
     let limit = format!("location / {{ rate_limit_redis k rate=1r/h capacity={BUDGET}; }}");
     Conf::new().redis(redis).decisions().journal().server(&limit)

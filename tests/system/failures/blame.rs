@@ -1,4 +1,4 @@
-//! Whose fault it is if a request is not decided: a failure is held against Redis only if it is one of
+//! The cause of a request that is not decided: a failure counts for Redis only if it is one of
 //! Redis. Waits are compared with those at a location without limit, in the same run.
 
 use std::thread::sleep;

@@ -558,7 +558,7 @@ fn is_logged_without_spam(conf: fn(&str) -> Conf, down: usize) -> bool {
     (0..20).for_each(|_| send());
     let (errors, connections) = (nginx.logged("[error]"), fake.count(""));
     let took = start.elapsed();
-    // Where the breaker is open, no line tells of it.
+    // Nothing is logged where the breaker is open.
     let was_lost = connections > 1 && took >= Duration::from_secs(1);
     if was_lost || !nginx.logged("no reply for 1000 ms").is_empty() {
         return false;

@@ -562,8 +562,8 @@ fn a_dry_run_rejects_nothing() {
     assert!(others.iter().all(|decision| decision == "REJECTED_DRY_RUN local"), "{decisions:?}");
 }
 
-/// Workers die in the middle of local decisions, long ones among them. Whoever has died with the
-/// lock, the others go on.
+/// Workers die in the middle of local decisions, long ones among them. The others go on, also if one died with the
+/// lock.
 #[test]
 fn workers_are_killed_in_the_middle_of_it() {
     let limits = location("/", "a name=a rate=500r/h algorithm=sliding_log")
@@ -657,7 +657,7 @@ fn a_cluster_that_answers_in_part_leaves_all_to_this_machine() {
     assert_eq!(nginx.get(&path).decision(), "REJECTED local");
     assert!(left().is_none_or(|left| left == 3));
 
-    // Whose nodes both answer is decided by them.
+    // A client whose nodes both answer is decided by them.
     let response = nginx.get(&format!("/?a={another}&b={b_of_other}"));
     assert_eq!(response.decision(), "PASSED redis");
     cluster.cont(1);

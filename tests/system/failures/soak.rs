@@ -199,7 +199,7 @@ fn http2_clients(nginx_url: &str, running: &AtomicBool) {
         let (name, _) = LOCATIONS[round as usize % LOCATIONS.len()];
         let url = format!("{nginx_url}{name}?k=1");
         if round.is_multiple_of(2) {
-            // A request that a reload cuts off is not counted: a client of HTTP/2 is told to come again.
+            // A request that a reload cuts off is not counted: a client of HTTP/2 has to send it again.
             drop(h2load(&["-n", "100", "-c", "2", "-m", "20", &url]));
         } else {
             let mut command = std::process::Command::new("h2load");

@@ -92,7 +92,7 @@ fn different_costs_are_not_coalesced() {
 /// Whichever clients leave, the others get their answers: the first, the last, all in flight, or
 /// all that wait.
 #[test]
-fn whoever_leaves_the_others_are_decided() {
+fn a_client_that_leaves_takes_no_other_with_it() {
     let mut redis = Redis::start();
     let nginx = limited(&redis.url());
     for (round, leaves) in [
@@ -131,7 +131,7 @@ fn whoever_leaves_the_others_are_decided() {
     }
 }
 
-/// A server that does so about the first command for the key `busy`, once it is told to.
+/// A server that does so about the first command for the key `busy`, once the flag is set.
 fn fails_once(act: Act) -> (Fake, Arc<AtomicBool>) {
     let (commands, is_told) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
     let told = Arc::clone(&is_told);

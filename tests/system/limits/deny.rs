@@ -108,7 +108,7 @@ fn a_block_ends_what_is_known() {
     assert_eq!([(); 4].map(|()| decide()), [PASSED, REJECTED, REJECTED, REJECTED]);
 }
 
-/// What a client owes since then is regained first.
+/// A debt that a client has since then is regained first.
 #[test]
 fn a_settlement_ends_what_is_known() {
     let redis = Redis::start_with_stopped_clock();

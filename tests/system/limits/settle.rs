@@ -979,7 +979,7 @@ fn streams_are_settled_each() {
 fn many_at_once_are_settled_once_each() {
     let redis = Redis::start();
     let nginx = conf(&redis, &proxied("a rate=100000r/52w")).workers(2).start_connected(&redis);
-    // Where nearly nothing is missing, more charges than are told apart may get back too little.
+    // Where nearly nothing is missing, more charges than can be distinguished may get back too little.
     assert_eq!(nginx.get("/?cost=100").status, 200);
     let threads: Vec<_> = (0..8)
         .map(|_| {

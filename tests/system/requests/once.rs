@@ -33,7 +33,7 @@ fn charged_once(redis: &Redis, response: &Response) {
     assert_eq!(keys(redis), [STATE], "keys in Redis");
 }
 
-/// What is configured beside the limit, a path, and what is answered in the end. `{other}` is another limit.
+/// Configuration beside the limit, a path, and the answer in the end. `{other}` is another limit.
 const WAYS: [(&str, &str, (u16, &str)); 11] = [
     ("", "/index.html", (200, "hello\n")),
     ("location = /index.html { {other} }", "/", (200, "hello\n")),

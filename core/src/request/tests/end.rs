@@ -64,7 +64,7 @@ fn what_redis_has_charged_is_settled_there_once() {
         let since = |change: i64| (limits[0].regained_from(change.unsigned_abs()), change);
         let settled = change.map(since);
         assert_eq!(*to.settled.borrow(), Vec::from_iter(settled), "{cost:?}");
-        // What Redis settles ends when it has.
+        // A request that Redis settles ends with the reply.
         let stands = usize::from(cost.is_none());
         assert_eq!((machine.ended.take(), to.standing.get()), (vec![None; stands], stands));
     }

@@ -32,7 +32,7 @@ function element(name, properties, ...children) {
 const say = (text) => { byId("state").textContent = text; };
 const complain = (text) => { byId("error").textContent = text; };
 
-// Asks the same address. Arguments that are undefined are left out.
+// Sends a request to the page's own address. Arguments that are undefined are left out.
 async function request(method, given) {
   const used = Object.entries(given).filter(([, value]) => value !== undefined && value !== "");
   const query = used.map(([name, value]) =>
