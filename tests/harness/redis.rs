@@ -134,7 +134,7 @@ const HARNESS: &str = "harness";
 /// A Redis server of the test's own, on a TCP port and a unix socket, that keeps nothing.
 pub struct Redis {
     dir: PathBuf,
-    _temporary: Option<TempDir>,
+    _temp_dir: Option<TempDir>,
     setup: Setup,
     port: u16,
     tls_port: u16,
@@ -197,22 +197,16 @@ impl Redis {
     }
 
     pub(crate) fn start_as(setup: Setup) -> Self {
-        let temporary = setup.home.is_none().then(server_dir);
-        let dir = match &setup.home {
-            Some(home) => home.dir.clone(),
-            None => temporary.as_ref().map(|dir| dir.path().to_owned()).expect("a directory"),
+        let (dir, temp_dir, attempts) = match &setup.home {
+            Some(home) => (home.dir.clone(), None, 1),
+            None => {
+                let dir = server_dir();
+                (dir.path().to_owned(), Some(dir), 10)
+            }
         };
-        let mut redis = Self {
-            dir,
-            _temporary: temporary,
-            setup,
-            port: 0,
-            tls_port: 0,
-            process: None,
-            stopped: false,
-        };
-        // A port of its home is no guess.
-        let attempts = if redis.setup.home.is_some() { 1 } else { 10 };
+        let (process, stopped) = (None, false);
+        let mut redis =
+            Self { dir, _temp_dir: temp_dir, setup, port: 0, tls_port: 0, process, stopped };
         for _ in 0..attempts {
             redis.port = redis.setup.port();
             redis.tls_port = redis.setup.port();
@@ -242,11 +236,6 @@ impl Redis {
         self.setup.lines.extend(lines.iter().map(|&line| line.to_owned()));
         self.write_conf();
         self.restart();
-    }
-
-    /// Starts a server again that does not run, as it was; returns whether it serves.
-    pub fn try_restart(&mut self) -> bool {
-        self.try_start()
     }
 
     /// Stops the server without closing anything: it accepts, and answers nothing.
@@ -352,7 +341,15 @@ impl Redis {
 
     /// The log of the server.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.join("redis.log")).unwrap_or_default()
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    /// The file of this kind. It is beside the directory of a home, where another user may put what this one should not open.
+    fn file(&self, kind: &str) -> PathBuf {
+        match &self.setup.home {
+            Some(home) => home.dir.with_extension(kind),
+            None => self.dir.join("redis").with_extension(kind),
+        }
     }
 
     fn signal(&mut self, signal: i32) {
@@ -393,16 +390,16 @@ impl Redis {
             .replace("{port}", &self.port.to_string())
             .replace("{tls}", &self.tls_port.to_string())
             .replace("{dir}", &dir.to_string());
-        fs::write(self.dir.join("redis.conf"), conf).expect("write redis.conf");
+        fs::write(self.file("conf"), conf).expect("write redis.conf");
     }
 
     /// Starts the server and returns whether it serves; it does not if the port is taken.
-    fn try_start(&mut self) -> bool {
-        let log = File::options().append(true).create(true).open(self.dir.join("redis.log"));
+    pub fn try_start(&mut self) -> bool {
+        let log = File::options().append(true).create(true).open(self.file("log"));
         let log = log.expect("create redis.log");
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
-        command.arg(self.dir.join("redis.conf")).args(&self.setup.arguments);
+        command.arg(self.file("conf")).args(&self.setup.arguments);
         let mut command = mortal(&command, "KILL");
         if let Some(home) = &self.setup.home {
             command = home.enter(command);

@@ -63,7 +63,7 @@ fn demo(options: Options) -> Result<ExitCode, Stop> {
     say(&format!("three nginx serve {}", urls.join(" ")));
     if !unless_stopped(move || fleet::reach_redis(&machines))? {
         eprint!("{}", fleet.error_logs());
-        return Err(Stop::from("nginx does not reach Redis".to_owned()));
+        return Err(Stop::Failure("nginx does not reach Redis".to_owned()));
     }
 
     let is_limited = show_burst(&urls, &fleet)?;

@@ -84,7 +84,7 @@ impl Store {
         for server in &mut self.servers {
             if !server.lives() {
                 // One that fails is reported as one that has ended.
-                server.redis.try_restart();
+                server.redis.try_start();
                 server.is_up = true;
                 server.say("starts");
             } else if !server.runs() {
