@@ -201,7 +201,7 @@ need_cargo_deny() {
 # toolbox COMMAND ARGUMENT...: becomes a command of tests/toolbox. Compiled without optimization, it is there sooner.
 toolbox() {
     exec cargo run --locked --quiet "$(unoptimized rate-limit-core)" "$(unoptimized rate-limit-tests)" \
-        -p rate-limit-toolbox -- "$@"
+        "$(unoptimized redis)" -p rate-limit-toolbox -- "$@"
 }
 
 # unoptimized PACKAGE: the option of cargo for that.

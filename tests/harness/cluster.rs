@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 
 use crate::lag::Lag;
-use crate::redis::{Redis, Setup};
+use crate::redis::{Home, Redis, Setup};
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, wait_until};
 
@@ -26,6 +26,7 @@ pub struct ClusterConf {
     masters: usize,
     replicas: usize,
     setup: Setup,
+    homes: Vec<Home>,
     node_timeout: Duration,
 }
 
@@ -39,7 +40,7 @@ impl ClusterConf {
             "repl-diskless-sync yes",
             "repl-diskless-sync-delay 0",
         ]);
-        Self { masters, replicas, setup, node_timeout: Duration::from_secs(1) }
+        Self { masters, replicas, setup, homes: Vec::new(), node_timeout: Duration::from_secs(1) }
     }
 
     /// One that does not take a node for dead because the machine is busy: a node must be silent for 10 s.
@@ -51,6 +52,12 @@ impl ClusterConf {
     /// the rest is as with [`Redis::start_with`].
     pub fn line(mut self, line: &str) -> Self {
         self.setup.lines.push(line.to_owned());
+        self
+    }
+
+    /// Where the nodes live, if not in temp directories and on ports that nobody chooses.
+    pub fn homes(mut self, homes: Vec<Home>) -> Self {
+        self.homes = homes;
         self
     }
 
@@ -105,7 +112,7 @@ impl ClusterConf {
     }
 
     fn start_node(&self, n: usize) -> Node {
-        let mut setup = self.setup.clone();
+        let mut setup = Setup { home: self.homes.get(n).cloned(), ..self.setup.clone() };
         if let Some((user, password)) = self.setup.login() {
             setup.lines.push(format!("masteruser {user}\nmasterauth {password}"));
         }
@@ -151,6 +158,11 @@ impl Cluster {
     /// A node.
     pub fn node(&self, n: usize) -> &Redis {
         &self.nodes[n].redis
+    }
+
+    /// The nodes, as servers of their own.
+    pub fn into_servers(self) -> Vec<Redis> {
+        self.nodes.into_iter().map(|node| node.redis).collect()
     }
 
     /// The URL of a node.

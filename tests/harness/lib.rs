@@ -32,6 +32,7 @@ mod load;
 mod netns;
 mod nginx;
 mod port;
+mod prefix;
 mod process;
 mod prometheus;
 mod proxy;
@@ -55,11 +56,12 @@ pub use journal::{Entry, Journal};
 pub use library::Library;
 pub use load::{Load, Tally, ab, h2load, hey, run};
 pub use nginx::{Nginx, has_pid_namespaces};
-pub use port::free as free_port;
+pub use port::{free as free_port, is_free as is_free_port, is_free_with_bus};
+pub use prefix::Prefix;
 pub use process::{Process, mortal};
 pub use prometheus::Prometheus;
 pub use proxy::{Mode, Proxy};
-pub use redis::{Redis, servers};
+pub use redis::{Home, Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 pub use tls::{Authority, Identity, Recorder};
@@ -69,17 +71,25 @@ pub use usage::{Usage, wakes};
 /// that passes waits for events, and never so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` holds; panics, naming `what`, if it does not within `timeout`. The longer that takes, the less
-/// often it looks, to leave the processor to other tests.
+/// Waits until `condition` holds; panics, naming `what`, if it does not within `timeout`.
 #[track_caller]
-pub fn wait_until(timeout: Duration, mut condition: impl FnMut() -> bool, what: &str) {
+pub fn wait_until(timeout: Duration, condition: impl FnMut() -> bool, what: &str) {
+    assert!(holds_within(timeout, condition), "not within {timeout:?}: {what}");
+}
+
+/// Waits until `condition` holds, and returns whether it does within `timeout`. The longer that takes, the less often it
+/// looks, to leave the processor to other tests.
+pub fn holds_within(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < timeout, "not within {timeout:?}: {what}");
+        if start.elapsed() >= timeout {
+            return false;
+        }
         let pause =
             (start.elapsed() / 10).clamp(Duration::from_millis(5), Duration::from_millis(25));
         std::thread::sleep(pause);
     }
+    true
 }
 
 /// Runs what has one shape for all of these cases at once, each on a thread of its own: most of it waits. Panics if

@@ -40,6 +40,24 @@ impl Tally {
         self.statuses.values().sum()
     }
 
+    /// What `hey` has printed.
+    pub fn of_hey(output: &str) -> Self {
+        let mut tally = Self::default();
+        for line in output.lines().map(str::trim) {
+            // "[200]	100 responses", and below "Error distribution:" "[3]	Get …: EOF"
+            let Some((code, rest)) = line.strip_prefix('[').and_then(|l| l.split_once("]\t"))
+            else {
+                continue;
+            };
+            let responses = rest.strip_suffix(" responses").and_then(|number| number.parse().ok());
+            match (code.parse(), responses) {
+                (Ok(status), Some(number)) => drop(tally.statuses.insert(status, number)),
+                _ => tally.failures.push(line.to_owned()),
+            }
+        }
+        tally
+    }
+
     fn add(&mut self, other: Self) {
         for (status, number) in other.statuses {
             *self.statuses.entry(status).or_default() += number;
@@ -68,20 +86,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 
 /// `hey` with these arguments.
 pub fn hey(arguments: &[&str]) -> Tally {
-    let output = run("hey", arguments);
-    let mut tally = Tally::default();
-    for line in output.lines().map(str::trim) {
-        // "[200]	100 responses", and below "Error distribution:" "[3]	Get …: EOF"
-        let Some((code, rest)) = line.strip_prefix('[').and_then(|l| l.split_once("]\t")) else {
-            continue;
-        };
-        let responses = rest.strip_suffix(" responses").and_then(|number| number.parse().ok());
-        match (code.parse(), responses) {
-            (Ok(status), Some(number)) => drop(tally.statuses.insert(status, number)),
-            _ => tally.failures.push(line.to_owned()),
-        }
-    }
-    tally
+    Tally::of_hey(&run("hey", arguments))
 }
 
 /// `ab` with these arguments. It tells 2xx from other responses only: the latter count as 429.

@@ -36,9 +36,7 @@ impl Nginx {
         if site.daemon {
             (command, signal) = (in_namespace(&command), "KILL");
         }
-        let mut command = mortal(&command, signal);
-        command.stdout(output.try_clone().expect("a second handle")).stderr(output);
-        let process = Process::spawn(command).expect("run nginx");
+        let process = Process::spawn_logged(mortal(&command, signal), output).expect("run nginx");
 
         let mut nginx = Self { site, process, workers, allowed: Vec::new() };
         let mut failed = false;

@@ -1,5 +1,6 @@
 //! Ports for servers.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -20,7 +21,12 @@ pub fn free() -> u16 {
 
 /// A free port for a member of a Redis Cluster: the port of its bus is free as well.
 pub fn free_with_bus() -> u16 {
-    next(|port| RANGE.contains(&(port + BUS)) && is_free(port) && is_free(port + BUS))
+    next(|port| RANGE.contains(&(port + BUS)) && is_free_with_bus(port))
+}
+
+/// Whether a member of a Redis Cluster can have this port of 127.0.0.1: that of its bus is free as well.
+pub fn is_free_with_bus(port: u16) -> bool {
+    is_free(port) && port.checked_add(BUS).is_some_and(is_free)
 }
 
 fn next(suits: impl Fn(u16) -> bool) -> u16 {
@@ -34,6 +40,8 @@ fn next(suits: impl Fn(u16) -> bool) -> u16 {
         .expect("no free port")
 }
 
-fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+/// Whether nobody has this port of 127.0.0.1.
+pub fn is_free(port: u16) -> bool {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    !bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
 }

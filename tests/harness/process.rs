@@ -1,5 +1,6 @@
 //! Child processes that cannot outlive the test.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
@@ -30,6 +31,12 @@ impl Process {
             let _ = dropped.recv();
         });
         Ok(Self { child: spawned.recv().expect("an answer")?, _parent: parent })
+    }
+
+    /// Starts a [`mortal`] command whose output goes to this file.
+    pub fn spawn_logged(mut command: Command, log: File) -> io::Result<Self> {
+        command.stdout(log.try_clone()?).stderr(log);
+        Self::spawn(command)
     }
 
     /// The process id.

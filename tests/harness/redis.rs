@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use crate::lag::Lag;
 use crate::library::Library;
 use crate::netns::Namespace;
-use crate::process::{Process, mortal};
+use crate::process::{Process, append, mortal};
 use crate::tls::{Authority, Identity};
-use crate::{PATIENCE, port, wait_until};
+use crate::{PATIENCE, port, run, wait_until};
 
 /// How a server is started.
 #[derive(Clone)]
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub address: IpAddr,
     /// The machine on which it runs, if not on this one.
     pub namespace: Option<Namespace>,
+    /// Where it lives, if not in a temp directory and on a port that nobody chooses.
+    pub home: Option<Home>,
     /// More lines of the configuration, in which `{port}`, `{tls}` and `{dir}` are replaced.
     pub lines: Vec<String>,
 }
@@ -47,6 +49,7 @@ impl Setup {
             lag: None,
             address: Ipv4Addr::LOCALHOST.into(),
             namespace: None,
+            home: None,
             lines: lines.iter().map(|line| line.as_ref().to_owned()).collect(),
         }
     }
@@ -71,9 +74,10 @@ impl Setup {
 
     /// A port for this server. A member of a cluster takes another one with it, for the bus.
     fn port(&self) -> u16 {
-        match self.value("cluster-enabled") {
-            Some("yes") => port::free_with_bus(),
-            _ => port::free(),
+        match (&self.home, self.value("cluster-enabled")) {
+            (Some(home), _) => home.port,
+            (None, Some("yes")) => port::free_with_bus(),
+            (None, _) => port::free(),
         }
     }
 
@@ -86,6 +90,40 @@ impl Setup {
     }
 }
 
+/// Where a server lives that is there for more than a test.
+#[derive(Clone)]
+pub struct Home {
+    dir: PathBuf,
+    port: u16,
+    is_of_root: bool,
+}
+
+impl Home {
+    /// Makes this directory, which is not removed, for a server on this port; on port 0 it listens on its unix socket alone.
+    ///
+    /// A server that root starts here runs as nobody: who may use it could have it write any file.
+    pub fn make(dir: impl Into<PathBuf>, port: u16) -> io::Result<Self> {
+        let dir = dir.into();
+        fs::create_dir(&dir)?;
+        let is_of_root = fs::metadata(&dir)?.uid() == 0;
+        if is_of_root {
+            run("chown", &["nobody", &dir.display().to_string()]);
+        }
+        Ok(Self { dir, port, is_of_root })
+    }
+
+    /// `command`, for the server that lives here.
+    fn enter(&self, command: Command) -> Command {
+        if !self.is_of_root {
+            return command;
+        }
+        let mut outer = Command::new("setpriv");
+        outer.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
+        append(&mut outer, &command);
+        outer
+    }
+}
+
 fn default_binary() -> PathBuf {
     std::env::var_os("RATE_LIMIT_REDIS_SERVER").unwrap_or_else(|| "redis-server".into()).into()
 }
@@ -95,7 +133,8 @@ const HARNESS: &str = "harness";
 
 /// A Redis server of the test's own, on a TCP port and a unix socket, that keeps nothing.
 pub struct Redis {
-    dir: TempDir,
+    dir: PathBuf,
+    _temp_dir: Option<TempDir>,
     setup: Setup,
     port: u16,
     tls_port: u16,
@@ -136,7 +175,7 @@ impl Redis {
 
     /// How far a stopped clock was moved, in µs.
     fn clock(&self) -> PathBuf {
-        self.dir.path().join("clock")
+        self.dir.join("clock")
     }
 
     /// Starts a server that also speaks TLS, and asks nobody for a certificate unless the lines say
@@ -152,10 +191,23 @@ impl Redis {
         Self::start_as(Setup { binary: binary.as_ref().to_owned(), ..Setup::new(lines) })
     }
 
+    /// Starts a server that lives here.
+    pub fn start_at(home: Home) -> Self {
+        Self::start_as(Setup { home: Some(home), ..Setup::new(&[""; 0]) })
+    }
+
     pub(crate) fn start_as(setup: Setup) -> Self {
+        let (dir, temp_dir, attempts) = match &setup.home {
+            Some(home) => (home.dir.clone(), None, 1),
+            None => {
+                let dir = server_dir();
+                (dir.path().to_owned(), Some(dir), 10)
+            }
+        };
+        let (process, stopped) = (None, false);
         let mut redis =
-            Self { dir: server_dir(), setup, port: 0, tls_port: 0, process: None, stopped: false };
-        for _ in 0..10 {
+            Self { dir, _temp_dir: temp_dir, setup, port: 0, tls_port: 0, process, stopped };
+        for _ in 0..attempts {
             redis.port = redis.setup.port();
             redis.tls_port = redis.setup.port();
             redis.write_conf();
@@ -164,7 +216,8 @@ impl Redis {
                 return redis;
             }
         }
-        panic!("{} does not start:\n{}", redis.setup.binary.display(), redis.log());
+        // Its log follows, as it is dropped.
+        panic!("{} did not start", redis.setup.binary.display());
     }
 
     /// Kills the server, as `kill -9`.
@@ -200,6 +253,15 @@ impl Redis {
     /// Whether it is neither killed nor stopped.
     pub fn runs(&self) -> bool {
         self.process.is_some() && !self.stopped
+    }
+
+    /// Whether it has neither been killed nor ended by itself.
+    pub fn lives(&mut self) -> bool {
+        let process = self.process.as_mut();
+        if process.is_some_and(|process| process.ended().is_some()) {
+            self.process = None;
+        }
+        self.process.is_some()
     }
 
     /// The TCP port.
@@ -279,15 +341,24 @@ impl Redis {
 
     /// The log of the server.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("redis.log")).unwrap_or_default()
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    /// The file of this kind. It is beside the directory of a home, where another user may put what this one should not open.
+    fn file(&self, kind: &str) -> PathBuf {
+        match &self.setup.home {
+            Some(home) => home.dir.with_extension(kind),
+            None => self.dir.join("redis").with_extension(kind),
+        }
     }
 
     fn signal(&mut self, signal: i32) {
         self.process.as_mut().expect("Redis is killed").signal(signal);
     }
 
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("redis.sock")
+    /// The path of its unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("redis.sock")
     }
 
     fn connect(&self) -> redis::RedisResult<Connection> {
@@ -303,7 +374,7 @@ impl Redis {
     }
 
     fn write_conf(&self) {
-        let dir = self.dir.path().display();
+        let dir = self.dir.display();
         let mut conf = format!(
             "bind {}\nport {}\nunixsocket {}\nunixsocketperm 777\n\
              dir {dir}\nsave \"\"\nappendonly no\n{}\n",
@@ -319,17 +390,20 @@ impl Redis {
             .replace("{port}", &self.port.to_string())
             .replace("{tls}", &self.tls_port.to_string())
             .replace("{dir}", &dir.to_string());
-        fs::write(self.dir.path().join("redis.conf"), conf).expect("write redis.conf");
+        fs::write(self.file("conf"), conf).expect("write redis.conf");
     }
 
     /// Starts the server and returns whether it serves; it does not if the port is taken.
-    fn try_start(&mut self) -> bool {
-        let log = File::options().append(true).create(true).open(self.dir.path().join("redis.log"));
+    pub fn try_start(&mut self) -> bool {
+        let log = File::options().append(true).create(true).open(self.file("log"));
         let log = log.expect("create redis.log");
         let binary = &self.setup.binary;
         let mut command = Command::new(binary);
-        command.arg(self.dir.path().join("redis.conf")).args(&self.setup.arguments);
+        command.arg(self.file("conf")).args(&self.setup.arguments);
         let mut command = mortal(&command, "KILL");
+        if let Some(home) = &self.setup.home {
+            command = home.enter(command);
+        }
         if let Some(namespace) = &self.setup.namespace {
             namespace.enter(&mut command);
         }
@@ -338,8 +412,7 @@ impl Redis {
             fs::write(self.clock(), 0_i64.to_ne_bytes()).expect("a clock");
             command.env("LD_PRELOAD", library.path()).env("STOPPED_CLOCK", self.clock());
         }
-        command.stderr(log.try_clone().expect("a second handle")).stdout(log);
-        let mut process = Process::spawn(command)
+        let mut process = Process::spawn_logged(command, log)
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
 
         // A socket that answers is that of a server that has also got its port.

@@ -5,6 +5,7 @@
 mod run;
 mod simulate;
 
+use std::panic;
 use std::process::ExitCode;
 
 use run::run;
@@ -12,15 +13,24 @@ use simulate::simulate;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let command = arguments.next();
+    let command = arguments.next().unwrap_or_default();
     let arguments: Vec<_> = arguments.collect();
-    let result = match command.as_deref() {
-        Some("run") => run(arguments),
-        Some("simulate") => simulate(arguments),
+    let name = command.clone();
+    // A server that does not start, for example.
+    panic::set_hook(Box::new(move |panic| {
+        eprintln!("{name}: {}", panic.payload_as_str().unwrap_or("unexpected error"));
+    }));
+    let result = panic::catch_unwind(|| match command.as_str() {
+        "run" => run(arguments),
+        "simulate" => simulate(arguments),
         _ => Err("the command is run or simulate".to_owned()),
-    };
-    result.unwrap_or_else(|message| {
-        eprintln!("{}: {message}", command.as_deref().unwrap_or("toolbox"));
-        ExitCode::FAILURE
-    })
+    });
+    match result {
+        Ok(Ok(status)) => status,
+        Ok(Err(message)) => {
+            eprintln!("{command}: {message}");
+            ExitCode::FAILURE
+        }
+        Err(_told) => ExitCode::FAILURE,
+    }
 }

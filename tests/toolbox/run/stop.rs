@@ -1,0 +1,70 @@
+//! What ends the demo before its time: failures, and signals of the user.
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use harness::holds_within;
+
+/// How long a signal waits for what is under way.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why the demo ends.
+pub enum Stop {
+    /// Something that is to be told.
+    Failure(String),
+    /// Something that the user knows, with this exit status.
+    Silent(u8),
+}
+
+impl From<String> for Stop {
+    fn from(message: String) -> Self {
+        Self::Failure(message)
+    }
+}
+
+/// The first signal that has come, or 0. Another one does not end half-way what the first one began.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(signal: i32) {
+    let _ = SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Has the signals by which a user ends the demo seen by [`check`].
+pub fn catch_signals() {
+    let handler: extern "C" fn(i32) = on_signal;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler does nothing but access an atomic.
+        let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+        // As with nohup, or in the background of a script.
+        if before == libc::SIG_IGN {
+            // SAFETY: no handler.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+    }
+}
+
+/// Fails once a signal has come.
+pub fn check() -> Result<(), Stop> {
+    match SIGNAL.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        libc::SIGINT => Err(Stop::Silent(130)),
+        _ => Err(Stop::Silent(143)),
+    }
+}
+
+/// Does what may take a while. After a signal it has a grace, so that what it has started ends in order; else that ends with
+/// this process.
+pub fn unless_stopped<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stop> {
+    let worker = thread::spawn(work);
+    while !worker.is_finished() && check().is_ok() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let is_done = holds_within(GRACE, || worker.is_finished());
+    let result = is_done.then(|| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    check()?;
+    Ok(result.expect("no end without a signal"))
+}
