@@ -198,13 +198,7 @@ need_cargo_deny() {
         CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-deny --locked --version '~0.20' --profile dev
 }
 
-# toolbox COMMAND ARGUMENT...: becomes a command of tests/toolbox. Compiled without optimization, it is there sooner.
-toolbox() {
-    exec cargo run --locked --quiet "$(unoptimized rate-limit-core)" "$(unoptimized rate-limit-tests)" \
-        "$(unoptimized redis)" -p rate-limit-toolbox -- "$@"
-}
-
-# unoptimized PACKAGE: the option of cargo for that.
+# unoptimized PACKAGE: the option by which cargo compiles it sooner, and it runs slower.
 unoptimized() { printf -- '--config=profile.dev.package.%s.opt-level=0' "$1"; }
 
 # shellcheck source=scripts/nginx.sh

@@ -14,8 +14,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Starts nginx with the `nginx.conf` in this directory, which has it write `nginx.pid`. What it tells before it has
-    /// logs goes to `stderr.log`.
+    /// Starts nginx with the `nginx.conf` in this directory, which has it write `nginx.pid`. Messages from before it has
+    /// logs go to `stderr.log`.
     pub fn start(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), process: spawn(dir) }
     }

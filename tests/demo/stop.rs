@@ -12,7 +12,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Why the demo ends.
 pub enum Stop {
-    /// Something that is to be told.
+    /// A failure, with its message.
     Failure(String),
     /// Something that the user knows, with this exit status.
     Silent(u8),

@@ -1,4 +1,6 @@
-//! `scripts/run`: a Redis and three nginx that share it, a burst of requests through all of them, and what became of it.
+//! The demo of `scripts/run`: a Redis and three nginx that share it, a burst of requests through all of them, and what became of it.
+
+#![warn(missing_docs)]
 
 mod burst;
 mod directory;
@@ -12,6 +14,7 @@ mod site;
 mod stop;
 mod store;
 
+use std::panic;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -39,14 +42,29 @@ fn say(message: &str) {
 }
 
 /// The demo, with the arguments of `scripts/run`. It runs in the root of the checkout.
-pub fn run(arguments: Vec<String>) -> Result<ExitCode, String> {
-    let options = Options::parse(arguments)?;
-    stop::catch_signals();
-    match demo(options) {
-        Ok(status) => Ok(status),
-        Err(Stop::Silent(status)) => Ok(ExitCode::from(status)),
-        Err(Stop::Failure(message)) => Err(message),
+fn main() -> ExitCode {
+    // A server that does not start, for example.
+    panic::set_hook(Box::new(|panic| fail(panic.payload_as_str().unwrap_or("unexpected error"))));
+    let result = panic::catch_unwind(|| {
+        let options = Options::parse(std::env::args().skip(1))?;
+        stop::catch_signals();
+        demo(options)
+    });
+    match result {
+        Ok(Ok(status)) => status,
+        Ok(Err(Stop::Silent(status))) => ExitCode::from(status),
+        Ok(Err(Stop::Failure(message))) => {
+            fail(&message);
+            ExitCode::FAILURE
+        }
+        // The hook has shown it.
+        Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// A failure, which goes to stderr.
+fn fail(message: &str) {
+    eprintln!("run: {message}");
 }
 
 /// The servers end in the reverse order: nginx first, or it would complain of a Redis that is gone.
@@ -79,7 +97,7 @@ fn demo(options: Options) -> Result<ExitCode, Stop> {
     stay(&urls, &mut fleet, &mut store)
 }
 
-/// Builds the module, and returns its path. What fails is told by the script.
+/// Builds the module, and returns its path. The script shows what fails.
 fn build() -> Result<String, Stop> {
     let mut script = Command::new("scripts/build");
     let output = script.stdin(Stdio::inherit()).stderr(Stdio::inherit()).output();

@@ -7,7 +7,7 @@ use harness::{ClusterConf, Home, Redis, is_free_with_bus};
 use super::options::Kind;
 use super::say;
 
-/// What the nginx are told of it, and its servers, if they are the demo's.
+/// The Redis in the configuration of the nginx, and its servers, if they are the demo's.
 pub struct Store {
     /// The directives that stand for it.
     pub directives: String,

@@ -19,7 +19,7 @@ const PER_MINUTE: u64 = 100;
 /// What became of the burst.
 pub struct Burst {
     took: Duration,
-    /// For each nginx its URL, and what hey tells.
+    /// For each nginx its URL, and the report of hey.
     reports: Vec<(String, String)>,
 }
 
@@ -54,7 +54,7 @@ impl Burst {
         (CAPACITY..=self.most()).contains(&passed) && passed + rejected == self.number()
     }
 
-    /// What hey tells of each.
+    /// The reports of hey.
     pub fn reports(&self) -> String {
         self.reports.iter().map(|(_, report)| report.as_str()).collect()
     }

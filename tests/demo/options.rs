@@ -26,9 +26,8 @@ pub enum Kind {
 
 impl Options {
     /// Parses arguments; the error is a message.
-    pub fn parse(arguments: Vec<String>) -> Result<Self, String> {
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut once, mut cluster, mut own, mut port) = (false, false, None, None);
-        let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--once" => once = true,
