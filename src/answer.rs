@@ -56,6 +56,7 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
         shown: decisions.shown(),
         all: decisions.all(),
         now: unix_ms().saturating_mul(MILLISECOND),
+        is_rejected: decisions.decision.is_rejected(),
         retry_after: decisions.decision.retry_after(),
     };
     r.remove_fields(|name| fields.has(name));

@@ -84,6 +84,11 @@ impl Shown<'_> {
 }
 
 impl Decision<'_> {
+    /// Whether the request does not pass.
+    pub fn is_rejected(&self) -> bool {
+        matches!(self.status, Status::Rejected | Status::ErrorRejected)
+    }
+
     /// The seconds for a `Retry-After` field, on a request that was rejected and may pass later.
     pub fn retry_after(&self) -> Option<u64> {
         let micros = match self.status {

@@ -78,7 +78,8 @@ fn check_fields(input: &mut Input<'_>, limits: &[Shown<'_>], decision: &Decision
     // The second time something is left of the first one.
     for _ in 0..2 {
         let (shown, all) = (limits.first().copied(), limits.iter().copied());
-        let fields = Fields { forms, shown, all, now: input.number(), retry_after };
+        let (now, is_rejected) = (input.number(), decision.is_rejected());
+        let fields = Fields { forms, shown, all, now, is_rejected, retry_after };
         let check = |name: &Name, value: FieldValue<'_>| {
             let value = std::str::from_utf8(value.text())?;
             assert!(fields.has(name.text.to_ascii_uppercase().as_bytes()));
@@ -90,7 +91,8 @@ fn check_fields(input: &mut Input<'_>, limits: &[Shown<'_>], decision: &Decision
             Ok::<_, std::str::Utf8Error>(())
         };
         fields.write(&mut values, check).expect("texts");
-        assert_eq!(retry_after.is_some(), fields.has(b"retry-after"));
+        assert_eq!(is_rejected, fields.has(b"retry-after"));
+        assert!(is_rejected || retry_after.is_none());
     }
 }
 

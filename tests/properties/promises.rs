@@ -13,7 +13,8 @@ use crate::history::{Client, clients, refill, troubled_clients};
 fn until_more(client: &Client, verdict: Verdict) -> u64 {
     let shown = Shown { name: "a", quota: &client.quota, verdict };
     let (forms, all) = (Forms { ietf: true, ..Forms::default() }, std::iter::once(shown));
-    let fields = Fields { forms, shown: Some(shown), all, now: client.now, retry_after: None };
+    let (now, is_rejected) = (client.now, false);
+    let fields = Fields { forms, shown: Some(shown), all, now, is_rejected, retry_after: None };
     let mut last = String::new();
     let note = |_: &Name, value: FieldValue<'_>| {
         last = String::from_utf8(value.text().to_vec())?;

@@ -76,7 +76,9 @@ pub(super) fn seconds(
 ) -> Option<String> {
     let (name, value) = line.name().ok().zip(line.value().ok())?;
     let effect = effect(time as f64 / 1_000.0);
-    Some(format!("\"{name} {value}\" {effect}, and a number without a unit is one of seconds"))
+    let has_unit = value.trim_end().ends_with(|last: char| !last.is_ascii_digit());
+    let hint = if has_unit { "" } else { ", and a number without a unit is one of seconds" };
+    Some(format!("\"{name} {value}\" {effect}{hint}"))
 }
 
 pub(super) fn on_error(line: &Directive<'_>) -> Result<OnError, DirectiveError> {

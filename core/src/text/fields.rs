@@ -70,6 +70,8 @@ pub struct Fields<'a, I> {
     pub all: I,
     /// The Unix time in µs.
     pub now: u64,
+    /// Whether the request is rejected: a `Retry-After` of an upstream, which has the error page, does not stay.
+    pub is_rejected: bool,
     /// When the request may be repeated, in seconds, if it may.
     pub retry_after: Option<u64>,
 }
@@ -112,14 +114,14 @@ impl Default for Values {
 }
 
 impl<'a, I: Iterator<Item = Shown<'a>> + Clone> Fields<'a, I> {
-    /// Whether one of them has this name, in whichever case.
+    /// Whether a field of this name, in whichever case, would contradict them.
     pub fn has(&self, name: &[u8]) -> bool {
         let Forms { x_ratelimit, ratelimit, ietf } = self.forms;
         let is = |other: &Name| name.eq_ignore_ascii_case(other.lower.as_bytes());
         let of_limits = x_ratelimit.is_some() && X_RATELIMIT.iter().any(is)
             || ratelimit && RATELIMIT.iter().any(is)
             || ietf && [&POLICY, &SERVICE_LIMIT].into_iter().any(is);
-        self.shown.is_some() && of_limits || self.retry_after.is_some() && is(&RETRY_AFTER)
+        self.shown.is_some() && of_limits || self.is_rejected && is(&RETRY_AFTER)
     }
 
     /// Calls `each` with the names and values, until it fails.
@@ -292,7 +294,8 @@ mod tests {
         // Whatever was there before.
         for retry_after in [Some(1), retry_after] {
             lines.clear();
-            let fields = Fields { forms, shown, all: all.clone(), now, retry_after };
+            let is_rejected = retry_after.is_some();
+            let fields = Fields { forms, shown, all: all.clone(), now, is_rejected, retry_after };
             let line = |name: &Name, value: FieldValue<'_>| {
                 assert_eq!(name.text.to_ascii_lowercase(), name.lower);
                 assert!(fields.has(name.text.as_bytes()) && fields.has(name.lower.as_bytes()));

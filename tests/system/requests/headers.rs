@@ -179,6 +179,27 @@ fn an_upstream_may_send_a_retry_after() {
     assert_eq!(response.header("Retry-After"), Some("77"), "as the upstream said");
 }
 
+/// A client that waited for it would be rejected again.
+#[test]
+fn an_error_page_has_no_retry_after_for_a_request_that_never_passes() {
+    let redis = Redis::start();
+    let nginx = Conf::new()
+        .redis(&redis)
+        .http("server { listen 127.0.0.1:{port2}; add_header Retry-After 77 always;")
+        .http("add_header retry-after 78 always; location / { return 200; } }")
+        .server("rate_limit_redis a name=api rate=5r/d cost=$arg_cost;")
+        .server("error_page 429 /page; proxy_intercept_errors off;")
+        .server("location = /page { rate_limit_redis off; proxy_pass http://127.0.0.1:{port2}; }")
+        .start_connected(&redis);
+    let never = nginx.get("/?cost=6");
+    assert_eq!((never.status, never.headers("Retry-After")), (429, vec![]));
+    assert_eq!(nginx.get("/?cost=5").status, 200);
+    let later = nginx.get("/?cost=1");
+    assert_eq!(later.status, 429);
+    let [seconds] = later.headers("Retry-After")[..] else { panic!("{later:?}") };
+    assert!(seconds.parse::<u64>().is_ok_and(|seconds| seconds > 78), "{seconds}");
+}
+
 #[test]
 fn off_hides_all_but_retry_after() {
     let redis = Redis::start_with_stopped_clock();
