@@ -31,6 +31,7 @@ use crate::shm::Shared;
 /// when a response is sent. So each method reads and writes through the pointer, and leaves no reference to a field of
 /// NGINX's structures that NGINX may write to.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(crate) struct Request<'r> {
     r: NonNull<ngx_http_request_t>,
     lifetime: PhantomData<&'r ngx_http_request_t>,
