@@ -11,7 +11,7 @@ use ngx::ffi::{
     ngx_conf_parse, ngx_conf_t, ngx_hash_key_t, ngx_http_add_variable,
     ngx_http_compile_complex_value, ngx_http_compile_complex_value_t, ngx_http_complex_value_t,
     ngx_http_core_loc_conf_t, ngx_http_core_main_conf_t, ngx_http_core_srv_conf_t,
-    ngx_http_get_variable_index, ngx_http_handler_pt, ngx_http_location_queue_t,
+    ngx_http_get_variable_index, ngx_http_handler_pt, ngx_http_location_queue_t, ngx_http_phases,
     ngx_http_request_t, ngx_http_variable_t, ngx_http_variable_value_t, ngx_int_t, ngx_palloc,
     ngx_parse_url, ngx_pool_cleanup_add, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
 };
@@ -190,36 +190,40 @@ impl Conf {
         None
     }
 
-    /// Makes a configuration in the pool of the one that is being read, which drops it; null if NGINX is out of memory.
-    ///
-    /// The functions of `ngx` that do this write to what NGINX returns where it is out of memory.
-    pub(crate) fn create<T: Default>(&mut self) -> *mut c_void {
-        const { assert!(align_of::<T>() <= align_of::<usize>()) };
-        // SAFETY: the pool is that of the configuration. What NGINX allocates as the data of a cleanup is as large as is
-        // requested, aligned for a word, and nobody else's.
-        unsafe {
-            let cleanup = ngx_pool_cleanup_add(self.pool(), size_of::<T>());
-            if cleanup.is_null() {
-                return ptr::null_mut();
-            }
-            (*cleanup).data.cast::<T>().write(T::default());
-            (*cleanup).handler = Some(drop_conf::<T>);
-            (*cleanup).data
-        }
-    }
-
     /// Adds a handler to a phase in a module's postconfiguration; `None` if NGINX is out of memory. Of the handlers of a
     /// phase NGINX runs the one that was added last first. Its own modules add theirs before any that is loaded: so ours
     /// come before `try_files` and `mirror`.
-    pub(crate) fn add_handler(&mut self, phase: ngx_uint_t, handler: PhaseHandler) -> Option<()> {
+    pub(crate) fn add_handler(
+        &mut self,
+        phase: ngx_http_phases,
+        handler: PhaseHandler,
+    ) -> Option<()> {
         let core = NgxHttpCoreModule::main_conf_mut(&self.0)?;
-        let phase = core.phases.get_mut(phase)?;
+        let phase = core.phases.get_mut(phase as usize)?;
         // SAFETY: the handlers of phases are arrays of this type, and exist before any module's postconfiguration.
         unsafe {
             let place = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
             *place.as_mut()? = Some(handler);
         }
         Some(())
+    }
+}
+
+/// Makes a configuration in the pool of the one that is being read, which drops it; null if NGINX is out of memory.
+///
+/// The functions of `ngx` that do this write to what NGINX returns where it is out of memory.
+pub(crate) unsafe extern "C" fn create<T: Default>(cf: *mut ngx_conf_t) -> *mut c_void {
+    const { assert!(align_of::<T>() <= align_of::<usize>()) };
+    // SAFETY: NGINX passes its configuration context, which has a pool. What it allocates as the data of a cleanup is as
+    // large as is requested, aligned for a word, and nobody else's.
+    unsafe {
+        let cleanup = ngx_pool_cleanup_add((*cf).pool, size_of::<T>());
+        if cleanup.is_null() {
+            return ptr::null_mut();
+        }
+        (*cleanup).data.cast::<T>().write(T::default());
+        (*cleanup).handler = Some(drop_conf::<T>);
+        (*cleanup).data
     }
 }
 
