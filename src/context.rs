@@ -1,9 +1,10 @@
 //! The context of a request in a phase.
 
 use std::cell::Cell;
-use std::ptr::{self, NonNull};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 
-use ngx::ffi::{ngx_event_t, ngx_pool_cleanup_add, ngx_post_event, ngx_posted_events};
+use ngx::ffi::{ngx_event_t, ngx_post_event, ngx_posted_events};
 use ngx::http::HttpModule;
 use rate_limit_core::conf::Policy;
 use rate_limit_core::conf::limit::Phase;
@@ -13,6 +14,7 @@ use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::log::{Log, debug};
 use crate::machine::{Decisions, Evaluated, LimitedRequest, Submission, memory};
+use crate::nginx::cleanup::{self, CleanUp};
 use crate::nginx::event::Timer;
 use crate::nginx::{OutOfMemory, Request};
 
@@ -87,24 +89,19 @@ impl<'r> Context<'r> {
             stage: Cell::new(Stage::Failed),
             is_of_action: r.is_post_action(),
         };
-        const { assert!(align_of::<Self>() <= align_of::<usize>()) };
-        // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is
-        // requested, and aligned for any type of its own, which is enough for this one. Nobody else refers to it.
+        // SAFETY: the pool is that of the request, and the function takes a context.
         unsafe {
-            let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
-            let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
-            *place = cleanup.data.cast::<Self>();
-            (*place).write(context);
-            cleanup.handler = Some(CLEAN_UP);
-            Ok(&**place)
+            let context = cleanup::add(r.pool(), context, CLEAN_UP).ok_or(OutOfMemory)?;
+            *place = context.as_ptr();
+            Ok(context.as_ref())
         }
     }
 
     /// The latest context of the client's request that `r` is a part of.
     pub(crate) fn find(r: Request<'r>) -> Option<&'r Self> {
         let r = r.main();
-        // SAFETY: what is in our slot is a context of this request, and so is the data of a cleanup with our handler.
-        // Both live as long as the request.
+        // SAFETY: what is in our slot is a context of this request, and so is what our function cleans up. Both live as
+        // long as the request.
         unsafe {
             let context = *slot(r);
             if !context.is_null() {
@@ -114,15 +111,9 @@ impl<'r> Context<'r> {
             if !r.is_internal() && !r.is_finalized_by_filter() {
                 return None;
             }
-            let mut cleanup = (*r.pool()).cleanup;
-            while let Some(this) = cleanup.as_ref() {
-                if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, CLEAN_UP)) {
-                    *slot(r) = this.data.cast();
-                    return Some(&*this.data.cast());
-                }
-                cleanup = this.next;
-            }
-            None
+            let context = cleanup::find(r.pool(), CLEAN_UP)?;
+            *slot(r) = context.as_ptr();
+            Some(context.as_ref())
         }
     }
 
@@ -227,10 +218,10 @@ fn slot<'r>(r: Request<'r>) -> *mut *mut Context<'r> {
     unsafe { (*r.as_ptr()).ctx.add(Module::module().ctx_index).cast() }
 }
 
-/// By its address contexts are found among the cleanups of a pool. A function may have several, a static one value.
-static CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
+/// By its address contexts are found among the cleanups of a pool.
+static CLEAN_UP: CleanUp = clean_up;
 
-unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
+unsafe extern "C" fn clean_up(data: *mut c_void) {
     // SAFETY: the data is the context, whose memory NGINX frees after this, without dropping it. Requests are freed by
     // NGINX, never while a driver borrows its state.
     unsafe { (*data.cast::<Context<'_>>()).leave() }

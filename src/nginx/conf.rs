@@ -13,13 +13,14 @@ use ngx::ffi::{
     ngx_http_core_loc_conf_t, ngx_http_core_main_conf_t, ngx_http_core_srv_conf_t,
     ngx_http_get_variable_index, ngx_http_handler_pt, ngx_http_location_queue_t, ngx_http_phases,
     ngx_http_request_t, ngx_http_variable_t, ngx_http_variable_value_t, ngx_int_t, ngx_palloc,
-    ngx_parse_url, ngx_pool_cleanup_add, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
+    ngx_parse_url, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
 };
 use ngx::http::{
     HttpModule as _, HttpModuleConfExt as _, HttpModuleLocationConf, HttpModuleMainConf,
     HttpModuleServerConf, NgxHttpCoreModule,
 };
 
+use super::cleanup;
 use super::request::bytes;
 use crate::Module;
 use crate::conf::{MainConf, ServerConf};
@@ -213,18 +214,9 @@ impl Conf {
 ///
 /// The functions of `ngx` that do this write to what NGINX returns where it is out of memory.
 pub(crate) unsafe extern "C" fn create<T: Default>(cf: *mut ngx_conf_t) -> *mut c_void {
-    const { assert!(align_of::<T>() <= align_of::<usize>()) };
-    // SAFETY: NGINX passes its configuration context, which has a pool. What it allocates as the data of a cleanup is as
-    // large as is requested, aligned for a word, and nobody else's.
-    unsafe {
-        let cleanup = ngx_pool_cleanup_add((*cf).pool, size_of::<T>());
-        if cleanup.is_null() {
-            return ptr::null_mut();
-        }
-        (*cleanup).data.cast::<T>().write(T::default());
-        (*cleanup).handler = Some(drop_conf::<T>);
-        (*cleanup).data
-    }
+    // SAFETY: NGINX passes its configuration context, which has a pool.
+    let conf = unsafe { cleanup::add((*cf).pool, T::default(), drop_conf::<T>) };
+    conf.map_or(ptr::null_mut(), |conf| conf.as_ptr().cast())
 }
 
 unsafe extern "C" fn drop_conf<T>(conf: *mut c_void) {
