@@ -139,6 +139,5 @@ unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
     // SAFETY: NGINX passes the cycle that the process ran.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
         conf.disconnect();
-        conf.give_up();
     }
 }

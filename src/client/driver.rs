@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use ngx::ffi::{
     NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_core_conf_t,
-    ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
-    ngx_post_event, ngx_posted_events, ngx_random,
+    ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_post_event,
+    ngx_posted_events, ngx_random,
 };
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
@@ -100,8 +100,7 @@ impl Driver {
         password_file: Option<PasswordFile>,
         shared: Shared,
     ) -> Rc<Self> {
-        // SAFETY: set before any worker runs.
-        let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
+        let client_name = format!("nginx_rate_limit_redis:{}", std::process::id());
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),

@@ -88,14 +88,11 @@ impl MainConf {
         }
     }
 
-    /// Closes every connection, and logs what has been held back of lines that refer to this configuration.
+    /// Closes every connection, counts as lost what this worker has not settled, and logs what has been held back of lines
+    /// that refer to this configuration.
     pub(crate) fn disconnect(&self) {
         log::flush();
         self.stores.iter().for_each(Store::disconnect);
-    }
-
-    /// Counts as lost what this worker has not settled.
-    pub(crate) fn give_up(&self) {
         self.shared.get().into_iter().for_each(Shared::give_up);
     }
 

@@ -15,7 +15,8 @@ use ngx::ffi::{
     ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
-    HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
+    HttpModuleConfExt, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf,
+    NgxHttpCoreModule,
 };
 use rate_limit_core::text::fields::Name;
 
@@ -210,22 +211,25 @@ impl<'r> Request<'r> {
 
 /// The configuration, which lives as long as any request.
 impl Request<'_> {
+    /// What finds its configurations.
+    fn levels(&self) -> &impl HttpModuleConfExt {
+        // SAFETY: by `within`, the request is valid; it keeps its configuration until it is gone, and nobody writes to that.
+        unsafe { self.r.as_ref() }
+    }
+
     /// The configuration of its location.
     pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
-        // SAFETY: by `within`, the request is valid; it keeps its configuration until it is gone, and nobody writes to that.
-        Module::location_conf(unsafe { self.r.as_ref() })
+        Module::location_conf(self.levels())
     }
 
     /// The configuration of its server.
     pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
-        // SAFETY: as for `location_conf`.
-        Module::server_conf(unsafe { self.r.as_ref() })
+        Module::server_conf(self.levels())
     }
 
     /// The configuration of `http`.
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
-        // SAFETY: as for `location_conf`.
-        Module::main_conf(unsafe { self.r.as_ref() })
+        Module::main_conf(self.levels())
     }
 
     /// The memory that the workers of this machine share.
@@ -235,17 +239,14 @@ impl Request<'_> {
 
     /// NGINX's own configuration of its location.
     pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
-        // SAFETY: as for `location_conf`.
-        NgxHttpCoreModule::location_conf(unsafe { self.r.as_ref() })
+        NgxHttpCoreModule::location_conf(self.levels())
     }
 
     /// The error pages of its location.
     pub(crate) fn error_pages(self) -> &'static [ngx_http_err_page_t] {
-        let pages = self.location().map(|location| location.error_pages);
+        let pages = self.location().map_or(std::ptr::null_mut(), |location| location.error_pages);
         // SAFETY: if a location has error pages, they are the elements of this array.
-        pages
-            .and_then(|pages| unsafe { pages.as_ref() })
-            .map_or(&[], |pages| unsafe { pages.as_slice() })
+        unsafe { pages.as_ref().map_or(&[], |pages| pages.as_slice()) }
     }
 }
 
@@ -335,15 +336,16 @@ impl Request<'_> {
     /// still registered, and select and poll would report it in each turn. Where a client has cancelled a stream of HTTP/3,
     /// nothing but that event shows it; what NGINX does after the response does not depend on the client.
     pub(crate) fn keep_waiting(self) -> Step {
-        // SAFETY: the event is that of the connection.
-        let is_broken = unsafe { (*self.write_event().as_ptr()).error() } != 0;
-        if is_broken && !self.is_post_action() {
-            return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
-        }
-        // SAFETY: NGINX registers the event, that of the connection, as it does for its own handlers.
-        match Status(unsafe { ngx_handle_write_event(self.write_event().as_ptr(), 0) }) {
-            Status::NGX_OK => Step::AGAIN,
-            _ => Step::INTERNAL_ERROR,
+        let event = self.write_event().as_ptr();
+        // SAFETY: the event is that of the connection. NGINX registers it as it does for its own handlers.
+        unsafe {
+            if (*event).error() != 0 && !self.is_post_action() {
+                return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
+            }
+            match Status(ngx_handle_write_event(event, 0)) {
+                Status::NGX_OK => Step::AGAIN,
+                _ => Step::INTERNAL_ERROR,
+            }
         }
     }
 
