@@ -15,6 +15,7 @@ pub const HTML: &str = concat!(
     include_str!("page/base.css"),
     include_str!("admin/page/style.css"),
     include_str!("admin/page/body.html"),
+    include_str!("page/base.js"),
     include_str!("admin/page/script.js"),
     "</script>\n</body>\n</html>\n",
 );

@@ -19,6 +19,7 @@ pub const HTML: &str = concat!(
     include_str!("page/base.css"),
     include_str!("metrics/page/style.css"),
     include_str!("metrics/page/body.html"),
+    include_str!("page/base.js"),
     include_str!("metrics/page/script.js"),
     "</script>\n</body>\n</html>\n",
 );
