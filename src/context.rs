@@ -24,7 +24,8 @@ use crate::nginx::{OutOfMemory, Request};
 /// table of contexts, but not the cleanups, so there it is found again: this is how a request is
 /// charged once however often it is redirected. The latest refers to those before it.
 pub(crate) struct Context<'r> {
-    phase: Phase,
+    /// The phase in which its limits decide.
+    pub(crate) phase: Phase,
     previous: Option<&'r Self>,
     /// The limits that decide in this phase, and their decision.
     pub(crate) request: LimitedRequest<'r>,
@@ -135,11 +136,6 @@ impl<'r> Context<'r> {
                 Decisions::of_all(requests, turn_start())
             }
         }
-    }
-
-    /// The phase in which its limits decide.
-    pub(crate) fn phase(&self) -> Phase {
-        self.phase
     }
 
     /// Charges the request in Redis at `now`, in µs of the monotonic clock. Returns whether it waits for the

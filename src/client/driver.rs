@@ -21,7 +21,7 @@ use rate_limit_core::client::{
     Action, Client, Config, Level, NodeKey, PREALLOCATED, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::manage::Change;
-use rate_limit_core::metrics;
+use rate_limit_core::metrics::SettlementResult;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::trouble::{Found, Trouble};
@@ -307,8 +307,10 @@ impl State {
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Login => self.login(),
                 Action::Count(node) => self.count(node),
-                Action::Attempted(node, result) => self.count_attempt(node, result),
-                Action::Queried(node, result) => self.count_query(node, result),
+                Action::Attempted(node, result) => {
+                    self.count_in(node, |it| it.count_attempt(result))
+                }
+                Action::Queried(node, result) => self.count_in(node, |it| it.count_query(result)),
                 Action::Resolve { connection, host, port } => self.resolve(connection, host, port),
                 Action::Connect(key, target) => self.connect(key, target),
                 Action::Close(key) => self.close(key),
@@ -352,11 +354,8 @@ impl State {
 
     fn end_settlement(&self, tag: u64, is_settled: bool) {
         if let Some(reservations) = self.settling.get(tag as usize) {
-            let result = if is_settled {
-                metrics::SettlementResult::Settled
-            } else {
-                metrics::SettlementResult::Lost
-            };
+            let result =
+                if is_settled { SettlementResult::Settled } else { SettlementResult::Lost };
             debug!(cycle_log(), "settlement: {}", result.name());
             reservations.end(result);
         }

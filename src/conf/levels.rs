@@ -165,7 +165,7 @@ impl MainConf {
 
     /// The index of the store of this URL or name.
     pub(crate) fn find(&self, reference: &str) -> Option<usize> {
-        self.stores.iter().position(|store| store.reference() == reference)
+        self.stores.iter().position(|store| store.reference == reference)
     }
 
     /// Adds a store; its index.

@@ -2,7 +2,6 @@
 
 use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
 use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
-use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::outage;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::trouble::{Found, Trouble};
@@ -39,17 +38,10 @@ impl State {
     }
 
     pub(super) fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
-        let is_known = self
-            .nodes
-            .get(key.index())
-            .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
-        if !is_known {
+        if self.record(key).is_none() {
             let record = self.shared.node(self.client.node(key)?.name(), &self.store);
-            place(
-                &mut self.nodes,
-                key.index(),
-                KnownNode { key, record, reason: None, peer: None },
-            );
+            let known = KnownNode { key, record, reason: None, peer: None };
+            place(&mut self.nodes, key.index(), known);
             self.set_view(key, Some(View::default()), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
@@ -83,15 +75,9 @@ impl State {
         }
     }
 
-    pub(super) fn count_attempt(&mut self, key: NodeKey, result: AttemptResult) {
+    pub(super) fn count_in(&mut self, key: NodeKey, count: impl FnOnce(&NodeRecord)) {
         if let Some(known) = self.known(key) {
-            known.record.count_attempt(result);
-        }
-    }
-
-    pub(super) fn count_query(&mut self, key: NodeKey, result: QueryResult) {
-        if let Some(known) = self.known(key) {
-            known.record.count_query(result);
+            count(&known.record);
         }
     }
 

@@ -193,8 +193,7 @@ impl State {
             return;
         }
         self.receive(key);
-        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked))
-        {
+        if matches!(self.wires.get(key.index()), Some(Some(wire)) if wire.is_blocked) {
             self.send(key);
         }
         if self.client.is_open(key)
@@ -298,13 +297,10 @@ impl Turn for State {
     fn read_sockets(&mut self) {
         let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
         for key in keys {
-            if let Some(Some(wire)) = self.wires.get(key.index()) {
-                match &wire.transport {
-                    Transport::Connecting(socket) | Transport::Open(socket) => {
-                        socket.refresh_events()
-                    }
-                    _ => {}
-                }
+            if let Some(Some(wire)) = self.wires.get(key.index())
+                && let Transport::Connecting(socket) | Transport::Open(socket) = &wire.transport
+            {
+                socket.refresh_events();
             }
             self.on_socket(key);
         }
