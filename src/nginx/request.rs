@@ -15,8 +15,7 @@ use ngx::ffi::{
     ngx_posted_events, ngx_str_t, ngx_table_elt_t, ngx_uint_t,
 };
 use ngx::http::{
-    HttpModuleConfExt, HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf,
-    NgxHttpCoreModule,
+    HttpModuleLocationConf, HttpModuleMainConf, HttpModuleServerConf, NgxHttpCoreModule,
 };
 use rate_limit_core::text::fields::Name;
 
@@ -103,6 +102,12 @@ impl<'r> Request<'r> {
         self.r.as_ptr()
     }
 
+    /// The request, to read a field of it.
+    fn raw(&self) -> &ngx_http_request_t {
+        // SAFETY: by `within`, the request is valid for `'r`. Callers end the reference before NGINX runs again.
+        unsafe { self.r.as_ref() }
+    }
+
     /// Whether it is the client's request, and not a subrequest.
     pub(crate) fn is_main(self) -> bool {
         self.main().r == self.r
@@ -129,8 +134,7 @@ impl<'r> Request<'r> {
 
     /// Its method, a bit of NGINX's.
     pub(crate) fn method(self) -> ngx_uint_t {
-        // SAFETY: by `within`, the request is valid for `'r`.
-        unsafe { (*self.as_ptr()).method }
+        self.raw().method
     }
 
     /// The name of its method, and its query string.
@@ -152,8 +156,7 @@ impl<'r> Request<'r> {
 
     /// The status of the error that it is an error page of, or 0.
     pub(crate) fn error_status(self) -> ngx_int_t {
-        // SAFETY: by `within`, the request is valid for `'r`.
-        unsafe { (*self.as_ptr()).err_status as ngx_int_t }
+        self.raw().err_status as ngx_int_t
     }
 
     /// An argument of its query string.
@@ -211,25 +214,19 @@ impl<'r> Request<'r> {
 
 /// The configuration, which lives as long as any request.
 impl Request<'_> {
-    /// What finds its configurations.
-    fn levels(&self) -> &impl HttpModuleConfExt {
-        // SAFETY: by `within`, the request is valid; it keeps its configuration until it is gone, and nobody writes to that.
-        unsafe { self.r.as_ref() }
-    }
-
     /// The configuration of its location.
     pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
-        Module::location_conf(self.levels())
+        Module::location_conf(self.raw())
     }
 
     /// The configuration of its server.
     pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
-        Module::server_conf(self.levels())
+        Module::server_conf(self.raw())
     }
 
     /// The configuration of `http`.
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
-        Module::main_conf(self.levels())
+        Module::main_conf(self.raw())
     }
 
     /// The memory that the workers of this machine share.
@@ -239,7 +236,7 @@ impl Request<'_> {
 
     /// NGINX's own configuration of its location.
     pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
-        NgxHttpCoreModule::location_conf(self.levels())
+        NgxHttpCoreModule::location_conf(self.raw())
     }
 
     /// The error pages of its location.
@@ -300,8 +297,7 @@ impl<'r> Request<'r> {
 
     /// Its pool.
     pub(crate) fn pool(self) -> *mut ngx_pool_t {
-        // SAFETY: a request has a pool.
-        unsafe { (*self.as_ptr()).pool }
+        self.raw().pool
     }
 }
 

@@ -1,6 +1,6 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
+use ngx::ffi::NGX_LOG_ERR;
 use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
 use rate_limit_core::outage;
 use rate_limit_core::rate::MILLISECOND;
@@ -92,8 +92,7 @@ impl State {
 
     pub(super) fn set_view(&mut self, key: NodeKey, view: Option<View>, is_first: bool) {
         if let Some(record) = self.record(key) {
-            // SAFETY: set before any worker runs.
-            record.set_view(unsafe { ngx_worker }, view, is_first);
+            record.set_view(view, is_first);
             if is_first || view.is_none() {
                 // A worker that is gone does not say that the node is slow no more, and nobody knows since when it is not.
                 let is_seen = |state| record.is_seen(state, &self.shared.living());
