@@ -154,13 +154,6 @@ impl<'r> Context<'r> {
         waits
     }
 
-    /// Resumes the request in this turn of the event loop.
-    fn wake(&self) {
-        // SAFETY: the event is that of the request's connection, which lives as long as the request;
-        // NGINX takes it from the queue if the connection is closed first.
-        unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
-    }
-
     /// The stage of the request.
     pub(crate) fn stage(&self) -> Stage {
         self.stage.get()
@@ -223,11 +216,13 @@ unsafe extern "C" fn clean_up(data: *mut c_void) {
     unsafe { (*data.cast::<Context<'_>>()).leave() }
 }
 
+/// Resumes the request in this turn of the event loop.
 unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {
-    // SAFETY: `delay` set the owner, and the timer is stopped before the context goes.
+    // SAFETY: `delay` set the owner, and the timer is stopped before the context goes. The event that resumes the request
+    // is that of its connection, which lives as long; NGINX takes it from the queue if the connection is closed first.
     unsafe {
         let context = &*Timer::owner::<Context<'_>>(event);
         context.enter(Stage::Due);
-        context.wake();
+        ngx_post_event(context.wake.as_ptr(), &raw mut ngx_posted_events);
     }
 }

@@ -64,9 +64,7 @@ impl Conf {
     pub(crate) fn words(&self) -> impl Iterator<Item = &'static [u8]> {
         // SAFETY: while a directive is read its words are an array of strings, in the pool of the cycle, which lives
         // longer than all that refers to them.
-        let words = unsafe { (*self.0.args).as_slice::<ngx_str_t>() };
-        // SAFETY: each is a string of the array.
-        words.iter().map(|word| unsafe { bytes(*word) })
+        unsafe { (*self.0.args).as_slice::<ngx_str_t>().iter().map(|word| bytes(*word)) }
     }
 
     /// Where the directive stands: file and line.

@@ -161,13 +161,13 @@ impl<'r> Request<'r> {
 
     /// An argument of its query string.
     pub(crate) fn argument(self, name: &str) -> Option<&'r [u8]> {
+        let (name, length) = (name.as_ptr().cast_mut(), name.len());
         let mut value = ngx_str_t::empty();
-        // SAFETY: NGINX only reads the name.
-        let status = unsafe {
-            ngx_http_arg(self.as_ptr(), name.as_ptr().cast_mut(), name.len(), &mut value)
-        };
-        // SAFETY: the value is a part of the query string, which lies in the memory of the request.
-        (status == Status::NGX_OK.0).then(|| unsafe { bytes(value) })
+        // SAFETY: NGINX only reads the name. The value is a part of the query string, which lies in the memory of the request.
+        unsafe {
+            let status = ngx_http_arg(self.as_ptr(), name, length, &mut value);
+            (status == Status::NGX_OK.0).then(|| bytes(value))
+        }
     }
 
     /// The values of its header fields of this name, in whatever case it is written.
@@ -306,12 +306,11 @@ impl Request<'_> {
     /// Suspends the request until it is resumed, or the client leaves. An action after the response does not need the client,
     /// who may have left: NGINX does not watch it then.
     pub(crate) fn suspend(self) -> Step {
-        let is_watched = !self.is_post_action();
         // SAFETY: a request has a connection, and a connection has two events.
         unsafe {
             let r = self.as_ptr();
             (*r).write_event_handler = Some(ngx_http_core_run_phases);
-            if !is_watched {
+            if self.is_post_action() {
                 return Step::AGAIN;
             }
             let read = (*(*r).connection).read;

@@ -357,9 +357,10 @@ fn cause(call: &str, error: &io::Error) -> String {
 unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
     // SAFETY: the caller guarantees that the tag is valid, and it is only ever read. The driver drops its wires
     // before it goes, so it is there. The key is copied: the event may end the wire.
-    let (driver, key) = unsafe { ((*data).driver, (*data).key) };
-    // SAFETY: the driver of a wire that is there is there.
-    unsafe { driver.as_ref() }.act(|state| event(state, key));
+    unsafe {
+        let (driver, key) = ((*data).driver, (*data).key);
+        driver.as_ref().act(|state| event(state, key));
+    }
 }
 
 unsafe extern "C" fn on_socket(event: *mut ngx_event_t) {
