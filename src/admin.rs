@@ -19,7 +19,7 @@ use rate_limit_core::text::metrics::PageForm;
 use rate_limit_core::text::policy;
 use rate_limit_core::top::TopKey;
 
-use crate::conf::{Bound, LimitConf};
+use crate::conf::Bound;
 use crate::nginx::{OutOfMemory, Request};
 use crate::page;
 
@@ -81,11 +81,9 @@ fn submit(r: Request<'_>, management: &Management<'_>) -> Result<ngx_int_t, OutO
     if !r.is_main() {
         return refuse(r, &AdminError::Subrequest);
     }
-    let main = r.main_conf();
-    let limit = main.and_then(|main| main.limit(management.limit.definition.name));
-    let driver = main.zip(limit).and_then(|(main, limit)| main.driver(limit.store()?));
+    let bound = bound(r, management);
+    let driver = bound.and_then(|bound| r.main_conf()?.driver(bound.store));
     let timeout = r.location_conf().map(|conf| conf.policy.timeout.saturating_mul(MILLISECOND));
-    let bound = limit.and_then(LimitConf::bound);
     let (Some(bound), Some(driver), Some(timeout)) = (bound, driver, timeout) else {
         return Ok(INTERNAL_ERROR);
     };
@@ -112,9 +110,14 @@ fn resume(
     }
 }
 
+/// The limit of an operation, as it is bound to its store.
+fn bound(r: Request<'_>, management: &Management<'_>) -> Option<&'static Bound> {
+    r.main_conf()?.limit(management.limit.definition.name)?.bound()
+}
+
 /// The key in Redis, behind the name of the limit, of a client of this key, which is a digest already if it is long.
 fn redis_key<'k>(limit: &Bound, key: &'k [u8]) -> Cow<'k, [u8]> {
-    match limit.key_hmac() {
+    match &limit.key_hmac {
         Some(hmac) => hmac.hex(key).into_bytes().into(),
         None => key.into(),
     }
@@ -140,10 +143,7 @@ fn update_machine(
     management: &Management<'_>,
     outcome: Result<ClientState, Error>,
 ) -> Result<ClientState, Error> {
-    let main = r.main_conf();
-    let limit = main.and_then(|main| main.limit(management.limit.definition.name)?.bound());
-    let shared = main.and_then(|main| main.shared.get());
-    let Some((shared, limit)) = shared.zip(limit) else { return outcome };
+    let Some((shared, limit)) = r.memory().zip(bound(r, management)) else { return outcome };
     let client = shared.client_digest(limit.fingerprint, &redis_key(limit, &management.key));
     if management.change != Change::Look {
         shared.end_denials(client);
@@ -161,10 +161,10 @@ fn change_for_log<'r>(
         return Ok(None);
     }
     let limit = management.limit.definition.name;
-    let conf = r.main_conf().and_then(|main| main.limit(limit)?.bound());
-    let stored = conf.map(|conf| redis_key(conf, &management.key)).unwrap_or_default();
+    let bound = bound(r, management);
+    let stored = bound.map(|bound| redis_key(bound, &management.key)).unwrap_or_default();
     let log_key = r.location_conf().map_or(LogKey::Off, |conf| conf.policy.log_key);
-    let key = match (log_key, conf.and_then(|conf| conf.key_hmac())) {
+    let key = match (log_key, bound.and_then(|bound| bound.key_hmac.as_ref())) {
         (LogKey::On, _) => ShownKey::Own(&management.key),
         (LogKey::Hmac, Some(_)) => ShownKey::Hmac(&stored),
         (LogKey::Hmac, None) | (LogKey::Off, _) => ShownKey::Hidden,

@@ -32,14 +32,13 @@ pub(crate) fn register() {
 }
 
 unsafe extern "C" fn header_filter(r: *mut ngx_http_request_t) -> ngx_int_t {
-    // SAFETY: NGINX passes a request.
-    let added = unsafe { Request::within(r, add_fields) };
-    // SAFETY: the chain was built before any request.
-    match (added, unsafe { NEXT }) {
-        (Err(OutOfMemory), _) => Status::NGX_ERROR.0,
-        // SAFETY: the next filter is to be called with the request.
-        (Ok(()), Some(next)) => unsafe { next(r) },
-        (Ok(()), None) => Status::NGX_OK.0,
+    // SAFETY: NGINX passes a request, with which the next filter is to be called. The chain was built before any.
+    unsafe {
+        match (Request::within(r, add_fields), NEXT) {
+            (Err(OutOfMemory), _) => Status::NGX_ERROR.0,
+            (Ok(()), Some(next)) => next(r),
+            (Ok(()), None) => Status::NGX_OK.0,
+        }
     }
 }
 

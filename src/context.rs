@@ -1,9 +1,10 @@
 //! The context of a request in a phase.
 
 use std::cell::Cell;
-use std::ptr::{self, NonNull};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 
-use ngx::ffi::{ngx_event_t, ngx_pool_cleanup_add, ngx_post_event, ngx_posted_events};
+use ngx::ffi::{ngx_event_t, ngx_post_event, ngx_posted_events};
 use ngx::http::HttpModule;
 use rate_limit_core::conf::Policy;
 use rate_limit_core::conf::limit::Phase;
@@ -13,6 +14,7 @@ use crate::client::Driver;
 use crate::clock::{monotonic_micros, time_until, turn_start};
 use crate::log::{Log, debug};
 use crate::machine::{Decisions, Evaluated, LimitedRequest, Submission, memory};
+use crate::nginx::cleanup::{self, CleanUp};
 use crate::nginx::event::Timer;
 use crate::nginx::{OutOfMemory, Request};
 
@@ -22,7 +24,8 @@ use crate::nginx::{OutOfMemory, Request};
 /// table of contexts, but not the cleanups, so there it is found again: this is how a request is
 /// charged once however often it is redirected. The latest refers to those before it.
 pub(crate) struct Context<'r> {
-    phase: Phase,
+    /// The phase in which its limits decide.
+    pub(crate) phase: Phase,
     previous: Option<&'r Self>,
     /// The limits that decide in this phase, and their decision.
     pub(crate) request: LimitedRequest<'r>,
@@ -87,24 +90,19 @@ impl<'r> Context<'r> {
             stage: Cell::new(Stage::Failed),
             is_of_action: r.is_post_action(),
         };
-        const { assert!(align_of::<Self>() <= align_of::<usize>()) };
-        // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is
-        // requested, and aligned for any type of its own, which is enough for this one. Nobody else refers to it.
+        // SAFETY: the pool is that of the request, and the function takes a context.
         unsafe {
-            let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
-            let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
-            *place = cleanup.data.cast::<Self>();
-            (*place).write(context);
-            cleanup.handler = Some(CLEAN_UP);
-            Ok(&**place)
+            let context = cleanup::add(r.pool(), context, CLEAN_UP).ok_or(OutOfMemory)?;
+            *place = context.as_ptr();
+            Ok(context.as_ref())
         }
     }
 
     /// The latest context of the client's request that `r` is a part of.
     pub(crate) fn find(r: Request<'r>) -> Option<&'r Self> {
         let r = r.main();
-        // SAFETY: what is in our slot is a context of this request, and so is the data of a cleanup with our handler.
-        // Both live as long as the request.
+        // SAFETY: what is in our slot is a context of this request, and so is what our function cleans up. Both live as
+        // long as the request.
         unsafe {
             let context = *slot(r);
             if !context.is_null() {
@@ -114,15 +112,9 @@ impl<'r> Context<'r> {
             if !r.is_internal() && !r.is_finalized_by_filter() {
                 return None;
             }
-            let mut cleanup = (*r.pool()).cleanup;
-            while let Some(this) = cleanup.as_ref() {
-                if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, CLEAN_UP)) {
-                    *slot(r) = this.data.cast();
-                    return Some(&*this.data.cast());
-                }
-                cleanup = this.next;
-            }
-            None
+            let context = cleanup::find(r.pool(), CLEAN_UP)?;
+            *slot(r) = context.as_ptr();
+            Some(context.as_ref())
         }
     }
 
@@ -146,11 +138,6 @@ impl<'r> Context<'r> {
         }
     }
 
-    /// The phase in which its limits decide.
-    pub(crate) fn phase(&self) -> Phase {
-        self.phase
-    }
-
     /// Charges the request in Redis at `now`, in µs of the monotonic clock. Returns whether it waits for the
     /// outcome.
     pub(crate) fn submit(&self, driver: &'static Driver, now: u64) -> bool {
@@ -165,13 +152,6 @@ impl<'r> Context<'r> {
         request.on_submitted(Submission { driver, key });
         self.enter(Stage::Pending);
         waits
-    }
-
-    /// Resumes the request in this turn of the event loop.
-    fn wake(&self) {
-        // SAFETY: the event is that of the request's connection, which lives as long as the request;
-        // NGINX takes it from the queue if the connection is closed first.
-        unsafe { ngx_post_event(self.wake.as_ptr(), &raw mut ngx_posted_events) };
     }
 
     /// The stage of the request.
@@ -227,20 +207,22 @@ fn slot<'r>(r: Request<'r>) -> *mut *mut Context<'r> {
     unsafe { (*r.as_ptr()).ctx.add(Module::module().ctx_index).cast() }
 }
 
-/// By its address contexts are found among the cleanups of a pool. A function may have several, a static one value.
-static CLEAN_UP: unsafe extern "C" fn(*mut std::ffi::c_void) = clean_up;
+/// By its address contexts are found among the cleanups of a pool.
+static CLEAN_UP: CleanUp = clean_up;
 
-unsafe extern "C" fn clean_up(data: *mut std::ffi::c_void) {
+unsafe extern "C" fn clean_up(data: *mut c_void) {
     // SAFETY: the data is the context, whose memory NGINX frees after this, without dropping it. Requests are freed by
     // NGINX, never while a driver borrows its state.
     unsafe { (*data.cast::<Context<'_>>()).leave() }
 }
 
+/// Resumes the request in this turn of the event loop.
 unsafe extern "C" fn on_delay_end(event: *mut ngx_event_t) {
-    // SAFETY: `delay` set the owner, and the timer is stopped before the context goes.
+    // SAFETY: `delay` set the owner, and the timer is stopped before the context goes. The event that resumes the request
+    // is that of its connection, which lives as long; NGINX takes it from the queue if the connection is closed first.
     unsafe {
         let context = &*Timer::owner::<Context<'_>>(event);
         context.enter(Stage::Due);
-        context.wake();
+        ngx_post_event(context.wake.as_ptr(), &raw mut ngx_posted_events);
     }
 }

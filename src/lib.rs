@@ -3,7 +3,6 @@
 //! This crate has everything that touches NGINX, and all `unsafe` of the project. Everything else
 //! is in the crate `rate_limit_core`.
 
-use std::ffi::c_void;
 use std::ptr;
 
 use ngx::core::Status;
@@ -41,11 +40,11 @@ struct Module;
 static MODULE_CONTEXT: ngx_http_module_t = ngx_http_module_t {
     preconfiguration: Some(Module::preconfiguration),
     postconfiguration: Some(Module::postconfiguration),
-    create_main_conf: Some(Module::create_main_conf),
+    create_main_conf: Some(nginx::conf::create::<MainConf>),
     init_main_conf: None,
-    create_srv_conf: Some(Module::create_srv_conf),
+    create_srv_conf: Some(nginx::conf::create::<ServerConf>),
     merge_srv_conf: None,
-    create_loc_conf: Some(Module::create_loc_conf),
+    create_loc_conf: Some(nginx::conf::create::<LocationConf>),
     merge_loc_conf: Some(directives::merge_location),
 };
 
@@ -70,21 +69,6 @@ impl HttpModule for Module {
         unsafe { &*ptr::addr_of!(ngx_http_rate_limit_redis_module) }
     }
 
-    unsafe extern "C" fn create_main_conf(cf: *mut ngx_conf_t) -> *mut c_void {
-        // SAFETY: NGINX passes its configuration context.
-        unsafe { Conf::new(cf).create::<MainConf>() }
-    }
-
-    unsafe extern "C" fn create_srv_conf(cf: *mut ngx_conf_t) -> *mut c_void {
-        // SAFETY: NGINX passes its configuration context.
-        unsafe { Conf::new(cf).create::<ServerConf>() }
-    }
-
-    unsafe extern "C" fn create_loc_conf(cf: *mut ngx_conf_t) -> *mut c_void {
-        // SAFETY: NGINX passes its configuration context.
-        unsafe { Conf::new(cf).create::<LocationConf>() }
-    }
-
     unsafe extern "C" fn preconfiguration(cf: *mut ngx_conf_t) -> ngx_int_t {
         // SAFETY: NGINX passes its configuration context.
         let registered = variables::register(unsafe { Conf::new(cf) });
@@ -107,30 +91,27 @@ fn add_handlers(cf: &mut Conf) -> Option<()> {
     let main = cf.main()?;
     let (has_precontent, has_settlements) = (main.has_precontent, main.has_settlements);
     let access: PhaseHandler = if has_precontent { request::access_first } else { request::access };
-    cf.add_handler(ngx_http_phases_NGX_HTTP_ACCESS_PHASE as ngx_uint_t, access)?;
+    cf.add_handler(ngx_http_phases_NGX_HTTP_ACCESS_PHASE, access)?;
     if has_precontent {
-        cf.add_handler(
-            ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE as ngx_uint_t,
-            request::precontent,
-        )?;
+        cf.add_handler(ngx_http_phases_NGX_HTTP_PRECONTENT_PHASE, request::precontent)?;
     }
     if has_settlements {
-        cf.add_handler(ngx_http_phases_NGX_HTTP_LOG_PHASE as ngx_uint_t, settle::log)?;
+        cf.add_handler(ngx_http_phases_NGX_HTTP_LOG_PHASE, settle::log)?;
     }
     Some(())
 }
 
-// SAFETY: the type is the one that create_main_conf makes.
+// SAFETY: the type is the one that `create_main_conf` of `MODULE_CONTEXT` makes.
 unsafe impl HttpModuleMainConf for Module {
     type MainConf = MainConf;
 }
 
-// SAFETY: the type is the one that create_srv_conf makes.
+// SAFETY: the type is the one that `create_srv_conf` of `MODULE_CONTEXT` makes.
 unsafe impl HttpModuleServerConf for Module {
     type ServerConf = ServerConf;
 }
 
-// SAFETY: the type is the one that create_loc_conf makes.
+// SAFETY: the type is the one that `create_loc_conf` of `MODULE_CONTEXT` makes.
 unsafe impl HttpModuleLocationConf for Module {
     type LocationConf = LocationConf;
 }
@@ -158,6 +139,5 @@ unsafe extern "C" fn exit_process(cycle: *mut ngx_cycle_t) {
     // SAFETY: NGINX passes the cycle that the process ran.
     if let Some(conf) = Module::main_conf(unsafe { &*cycle }) {
         conf.disconnect();
-        conf.give_up();
     }
 }

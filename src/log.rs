@@ -67,17 +67,19 @@ impl<'a> Log<'a> {
         self.log.as_ptr()
     }
 
+    fn level(self) -> ngx_uint_t {
+        // SAFETY: by `new`, it is valid for `'a`.
+        unsafe { (*self.as_ptr()).log_level }
+    }
+
     /// Whether it is written at `level`.
     pub(crate) fn has_level(self, level: ngx_uint_t) -> bool {
-        // SAFETY: by `new`, it is valid for `'a`.
-        level <= unsafe { (*self.as_ptr()).log_level }
+        level <= self.level()
     }
 
     /// Whether it is written for debugging HTTP.
     pub(crate) fn is_debugged(self) -> bool {
-        // SAFETY: by `new`, it is valid for `'a`.
-        let level = || unsafe { (*self.as_ptr()).log_level };
-        ngx::log::DEBUG && level() & NGX_LOG_DEBUG_HTTP as usize != 0
+        ngx::log::DEBUG && self.level() & NGX_LOG_DEBUG_HTTP as ngx_uint_t != 0
     }
 
     /// Writes one line.

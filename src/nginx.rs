@@ -3,6 +3,7 @@
 
 mod address;
 mod bits;
+pub(crate) mod cleanup;
 pub(crate) mod conf;
 pub(crate) mod event;
 mod request;

@@ -112,8 +112,8 @@ fn submit<'r>(
     now: u64,
     wait: fn(Request<'r>) -> Step,
 ) -> Step {
-    let store = context.request.limits().first().and_then(|limit| limit.line.store());
-    let driver = r.main_conf().zip(store).and_then(|(main, store)| main.driver(store));
+    let bound = context.request.limits().first().and_then(|limit| limit.line.bound());
+    let driver = bound.and_then(|bound| r.main_conf()?.driver(bound.store));
     let taken = context.request.take_leases(shared, now, |renewal| r.keep(renewal).ok());
     let Some(driver) = driver.filter(|_| taken.is_some()) else { return Step::INTERNAL_ERROR };
     if !context.submit(driver, now) {
@@ -145,10 +145,10 @@ fn resume<'r>(r: Request<'r>, context: &'r Context<'r>) -> Step {
         }
         Stage::Ahead(_) => {
             context.enter(Stage::Done);
-            begin(r, context.phase())
+            begin(r, context.phase)
         }
         // No limit applied, but after a redirect one may.
-        Stage::Done if context.request.is_bypassed() => begin(r, context.phase()),
+        Stage::Done if context.request.is_bypassed() => begin(r, context.phase),
         Stage::Done => Step::DECLINED,
     }
 }

@@ -32,10 +32,11 @@ mod zone;
 pub(crate) use record::{LimitRecord, NodeEntry, NodeRecord};
 pub(crate) use reserved::Reservations;
 pub(crate) use top::{Sketch, TopZone};
+pub(crate) use worker::worker_number;
 
 use record::Histogram;
 use reserved::Reserved;
-use worker::PerWorker;
+use worker::{PerWorker, process_id};
 use zone::Zone;
 
 /// The name of the zone. Its address is the tag, which no zone of another module has.
@@ -171,10 +172,10 @@ impl Shared {
         self.header.lags.add(lag);
     }
 
-    /// Records the process of the worker of this number.
-    pub(crate) fn set_worker(&self, worker: usize, pid: u32) {
-        if let Some(slot) = self.header.workers.of(worker) {
-            slot.store(pid, Ordering::Relaxed);
+    /// Records the process of this worker.
+    pub(crate) fn set_worker(&self) {
+        if let Some(slot) = self.header.workers.of(worker_number()) {
+            slot.store(process_id(), Ordering::Relaxed);
         }
     }
 

@@ -60,7 +60,9 @@ unsafe extern "C" fn get(
 ) -> ngx_int_t {
     let text = |r: Request<'_>| VARIABLES.get(index)?.1(&Context::find(r)?.decisions()?);
     // SAFETY: NGINX passes a request, and a place for a value of it, which nothing refers to meanwhile.
-    unsafe { Request::within(r, |r| put(value, copied(r, text(r)))) }
+    unsafe {
+        Request::within(r, |r| put(value, text(r).map(|text| r.copy(text.as_bytes())).transpose()))
+    }
 }
 
 unsafe extern "C" fn get_client(
@@ -69,56 +71,43 @@ unsafe extern "C" fn get_client(
     _index: usize,
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a request and a place, as to `get`.
-    unsafe { Request::within(r, |r| put(value, client(r))) }
+    unsafe { Request::within(r, |r| put(value, client(r).map(Some))) }
 }
 
-/// Puts the value of a variable into its place. It is written as a whole: where NGINX evaluates a variable by its name
-/// the place is memory that nothing has been written to.
-///
-/// # Safety
-/// `place` must be one that NGINX passes to the function of a variable.
-unsafe fn put(
-    place: *mut ngx_http_variable_value_t,
-    value: Result<ngx_http_variable_value_t, OutOfMemory>,
-) -> ngx_int_t {
-    let Ok(value) = value else { return Status::NGX_ERROR.0 };
-    // SAFETY: passed on.
-    unsafe { place.write(value) };
-    Status::NGX_OK.0
-}
-
-fn client(r: Request<'_>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
+/// The key of a client.
+fn client(r: Request<'_>) -> Result<&[u8], OutOfMemory> {
     let default = || Policy::default().prefixes();
     let prefixes = r.location_conf().map_or_else(default, |conf| conf.policy.prefixes());
     match r.address() {
-        Some((IpAddr::V4(_), text)) if prefixes.keep_ipv4() => Ok(value_of(r, Some(text))),
-        Some((address, _)) => Ok(value_of(r, Some(r.copy(&prefixes.key(address))?))),
+        Some((IpAddr::V4(_), text)) if prefixes.keep_ipv4() => Ok(text),
+        Some((address, _)) => r.copy(&prefixes.key(address)),
         // A client of a unix socket may choose the path that is its address.
-        None => Ok(value_of(r, Some(UNIX))),
+        None => Ok(UNIX),
     }
 }
 
-/// The value of a variable of a request, which is a copy of `text`.
-fn copied(r: Request<'_>, text: Option<String>) -> Result<ngx_http_variable_value_t, OutOfMemory> {
-    let copy = text.map(|text| r.copy(text.as_bytes())).transpose()?;
-    Ok(value_of(r, copy))
-}
-
-/// The value of a variable of a request, which is `text`; `None` is "not found".
-fn value_of<'r>(_r: Request<'r>, text: Option<&'r [u8]>) -> ngx_http_variable_value_t {
+/// Puts the value of a variable of a request into its place; `None` is "not found". It is written as a whole: where NGINX
+/// evaluates a variable by its name the place is memory that nothing has been written to.
+///
+/// # Safety
+/// `place` must be one that NGINX passes to the function of a variable, and the text live as long as the request.
+unsafe fn put(
+    place: *mut ngx_http_variable_value_t,
+    text: Result<Option<&[u8]>, OutOfMemory>,
+) -> ngx_int_t {
+    let Ok(text) = text else { return Status::NGX_ERROR.0 };
     let (valid, not_found) = (text.is_some().into(), text.is_none().into());
     let text = text.unwrap_or_default();
     let length = text.len() as u32;
     let (no_cacheable, escape) = (0, 0);
-    ngx_http_variable_value_t {
+    let bits =
+        ngx_http_variable_value_t::new_bitfield_1(length, valid, no_cacheable, not_found, escape);
+    let value = ngx_http_variable_value_t {
         _bitfield_align_1: [],
-        _bitfield_1: ngx_http_variable_value_t::new_bitfield_1(
-            length,
-            valid,
-            no_cacheable,
-            not_found,
-            escape,
-        ),
+        _bitfield_1: bits,
         data: text.as_ptr().cast_mut(),
-    }
+    };
+    // SAFETY: passed on.
+    unsafe { place.write(value) };
+    Status::NGX_OK.0
 }

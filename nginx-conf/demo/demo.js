@@ -1,9 +1,9 @@
 // The page: the fleet, and two panels with the buttons that send to both.
 
+import { byId } from "./dom.js";
 import { Fleet } from "./fleet.js";
 import { Panel } from "./panel.js";
 
-const byId = (id) => document.getElementById(id);
 const size = byId("size");
 const burstSize = () => (size.reportValidity() ? size.valueAsNumber : 0);
 

@@ -1,5 +1,7 @@
 // Elements, and changes of them.
 
+export const byId = (id) => document.getElementById(id);
+
 export function element(tag, text = "", className = "") {
   const made = document.createElement(tag);
   made.textContent = text;

@@ -5,14 +5,13 @@ import { Chart, peakOf } from "./chart.js";
 import { ALGORITHMS, directive, quota, unitsPerSecond } from "./algorithms.js";
 import { History } from "./history.js";
 import { Machine } from "./machine.js";
-import { showTally, write } from "./dom.js";
+import { byId, element, showTally, write } from "./dom.js";
 import { PRESETS } from "./presets.js";
 import { Traffic } from "./traffic.js";
 
 const DRAW_EVERY = 200; // ms
 const LOCAL_FOR = 3000; // ms for which a decision without Redis is worth telling
 
-const byId = (id) => document.getElementById(id);
 const rateField = byId("rate");
 
 export class Fleet {
@@ -36,9 +35,8 @@ export class Fleet {
   }
 
   #button(preset) {
-    const button = document.createElement("button");
+    const button = element("button", preset.name);
     button.type = "button";
-    button.textContent = preset.name;
     button.addEventListener("click", () => {
       this.#choose(preset);
       this.#start();

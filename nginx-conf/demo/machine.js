@@ -1,7 +1,7 @@
 // An NGINX of the fleet: what it does, and the state of Redis on its metrics page.
 
 import { Chart } from "./chart.js";
-import { mark, showTally, write } from "./dom.js";
+import { byId, mark, showTally, write } from "./dom.js";
 import { History } from "./history.js";
 
 const EVERY = 1000; // ms
@@ -34,13 +34,13 @@ export class Machine {
   constructor(url) {
     this.url = url;
     this.name = new URL(url).host;
-    this.#root = document.getElementById("machine").content.cloneNode(true).firstElementChild;
+    this.#root = byId("machine").content.cloneNode(true).firstElementChild;
     const link = this.#root.querySelector("a");
     link.href = `${url}/metrics`;
     link.textContent = this.name;
     this.#root.querySelector("svg").setAttribute("aria-label", `Requests through ${this.name}`);
     this.#chart = new Chart(this.#root.querySelector("svg"));
-    document.getElementById("machines").append(this.#root);
+    byId("machines").append(this.#root);
     this.#watch();
   }
 

@@ -1,15 +1,14 @@
 // One configuration: its fields, its level, and what became of its requests.
 
 import { ALGORITHMS, directive } from "./algorithms.js";
-import { element, mark, showTally, write } from "./dom.js";
+import { byId, element, mark, showTally, write } from "./dom.js";
+import { noRequests } from "./history.js";
 import { agrees, level, untilWhole } from "./level.js";
 import { send } from "./request.js";
 
 const WORDS = { passed: "Allowed", delayed: "Delayed", rejected: "Denied", failed: "Failed" };
 const KEPT = 100; // rows and marks
 const CHECK_EVERY = 500; // ms
-
-const noRequests = () => ({ passed: 0, delayed: 0, rejected: 0, failed: 0 });
 
 export class Panel {
   // The last answer, when it came and to which configuration; null while nothing is known.
@@ -21,7 +20,7 @@ export class Panel {
   constructor(side, initial, onDone, burstSize) {
     this.side = side;
     this.name = `Configuration ${side.toUpperCase()}`;
-    this.root = document.getElementById("panel").content.cloneNode(true).firstElementChild;
+    this.root = byId("panel").content.cloneNode(true).firstElementChild;
     this.form = this.#find("form");
     this.#prepare(initial);
     this.form.addEventListener("input", () => this.#onChange());

@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr;
 
-use ngx::ffi::{NGX_LOG_NOTICE, ngx_pool_cleanup_add};
+use ngx::ffi::NGX_LOG_NOTICE;
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::Error;
 use rate_limit_core::manage::{Change, ClientState};
@@ -12,6 +11,7 @@ use rate_limit_core::manage::{Change, ClientState};
 use crate::client::Driver;
 use crate::log::{Log, log};
 use crate::machine::Submission;
+use crate::nginx::cleanup::{self, CleanUp};
 use crate::nginx::{OutOfMemory, Request};
 
 /// The command that was submitted for a request. It lies in the pool of the request as the data of a cleanup, by which it
@@ -27,19 +27,9 @@ pub(super) struct Pending<'r> {
 impl<'r> Pending<'r> {
     /// The command that was submitted for a request, if it has not been answered yet.
     pub(super) fn find(r: Request<'r>) -> Option<&'r Self> {
-        // SAFETY: the cleanups of a pool are a list, and the data of one with our handler is a value of this type. It
-        // lives as long as the request.
-        unsafe {
-            let mut cleanup = (*r.pool()).cleanup;
-            while let Some(this) = cleanup.as_ref() {
-                if this.handler.is_some_and(|handler| ptr::fn_addr_eq(handler, RELEASE)) {
-                    let pending = &*this.data.cast::<Self>();
-                    return pending.submission.get().map(|_| pending);
-                }
-                cleanup = this.next;
-            }
-        }
-        None
+        // SAFETY: the pool is that of the request. What our function cleans up is of this type, and lives as long.
+        let pending: &Self = unsafe { cleanup::find(r.pool(), RELEASE)?.as_ref() };
+        pending.submission.get().map(|_| pending)
     }
 
     /// Prepares for a submission, so that none is without its cleanup. `change` is what the log is to say of a change, if it
@@ -49,17 +39,8 @@ impl<'r> Pending<'r> {
         change: Option<&'r [u8]>,
     ) -> Result<&'r Self, OutOfMemory> {
         let pending = Self { submission: Cell::new(None), change, log: r.log() };
-        const { assert!(align_of::<Self>() <= align_of::<usize>()) };
-        // SAFETY: the pool is that of the request. NGINX allocates the data of a cleanup as large as is requested, and
-        // aligned for a word, which is enough for this type. Nobody else refers to it.
-        unsafe {
-            let cleanup = ngx_pool_cleanup_add(r.pool(), size_of::<Self>());
-            let cleanup = cleanup.as_mut().ok_or(OutOfMemory)?;
-            let place = cleanup.data.cast::<Self>();
-            place.write(pending);
-            cleanup.handler = Some(RELEASE);
-            Ok(&*place)
-        }
+        // SAFETY: the pool is that of the request, and the function takes this type.
+        unsafe { Ok(cleanup::add(r.pool(), pending, RELEASE).ok_or(OutOfMemory)?.as_ref()) }
     }
 
     /// Submits a change of a client. Returns whether the request waits for its outcome.
@@ -107,8 +88,8 @@ impl<'r> Pending<'r> {
     }
 }
 
-/// By its address it is found among the cleanups of a pool. A function may have several, a static one value.
-static RELEASE: unsafe extern "C" fn(*mut c_void) = release;
+/// By its address it is found among the cleanups of a pool.
+static RELEASE: CleanUp = release;
 
 /// The request ends, perhaps while it waits.
 unsafe extern "C" fn release(data: *mut c_void) {

@@ -13,15 +13,15 @@ use std::sync::Arc;
 
 use ngx::ffi::{
     NGX_LOG_ALERT, NGX_LOG_DEBUG_ALL, NGX_LOG_ERR, NGX_LOG_NOTICE, ngx_core_conf_t,
-    ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_pid,
-    ngx_post_event, ngx_posted_events, ngx_random,
+    ngx_core_module, ngx_cycle, ngx_event_t, ngx_exiting, ngx_log_t, ngx_msec_t, ngx_post_event,
+    ngx_posted_events, ngx_random,
 };
 use rate_limit_core::charge::Charge;
 use rate_limit_core::client::{
     Action, Client, Config, Level, NodeKey, PREALLOCATED, RequestKey, Settlement, Turn,
 };
 use rate_limit_core::manage::Change;
-use rate_limit_core::metrics;
+use rate_limit_core::metrics::SettlementResult;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::redis::script::Scripts;
 use rate_limit_core::trouble::{Found, Trouble};
@@ -100,8 +100,7 @@ impl Driver {
         password_file: Option<PasswordFile>,
         shared: Shared,
     ) -> Rc<Self> {
-        // SAFETY: set before any worker runs.
-        let client_name = format!("nginx_rate_limit_redis:{}", unsafe { ngx_pid });
+        let client_name = format!("nginx_rate_limit_redis:{}", std::process::id());
         let config = Config { client_name, seed: ngx_random().unsigned_abs(), ..config };
         let state = State {
             driver: NonNull::dangling(),
@@ -308,8 +307,10 @@ impl State {
                 Action::Settled { tag, is_settled } => self.end_settlement(tag, is_settled),
                 Action::Login => self.login(),
                 Action::Count(node) => self.count(node),
-                Action::Attempted(node, result) => self.count_attempt(node, result),
-                Action::Queried(node, result) => self.count_query(node, result),
+                Action::Attempted(node, result) => {
+                    self.count_in(node, |it| it.count_attempt(result))
+                }
+                Action::Queried(node, result) => self.count_in(node, |it| it.count_query(result)),
                 Action::Resolve { connection, host, port } => self.resolve(connection, host, port),
                 Action::Connect(key, target) => self.connect(key, target),
                 Action::Close(key) => self.close(key),
@@ -353,11 +354,8 @@ impl State {
 
     fn end_settlement(&self, tag: u64, is_settled: bool) {
         if let Some(reservations) = self.settling.get(tag as usize) {
-            let result = if is_settled {
-                metrics::SettlementResult::Settled
-            } else {
-                metrics::SettlementResult::Lost
-            };
+            let result =
+                if is_settled { SettlementResult::Settled } else { SettlementResult::Lost };
             debug!(cycle_log(), "settlement: {}", result.name());
             reservations.end(result);
         }

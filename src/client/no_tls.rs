@@ -37,19 +37,15 @@ impl Stream {
         match *peer {}
     }
 
-    pub(super) unsafe fn handshake(&self, _: NonNull<ngx_connection_t>) -> Result<bool, String> {
+    pub(super) fn handshake(&self) -> Result<bool, String> {
         match *self {}
     }
 
-    pub(super) unsafe fn save_session(&self, _: NonNull<ngx_connection_t>) {
+    pub(super) fn save_session(&self) {
         match *self {}
     }
 
     pub(super) fn reason(&self) -> String {
-        match *self {}
-    }
-
-    pub(super) unsafe fn close(&self, _: NonNull<ngx_connection_t>) {
         match *self {}
     }
 }

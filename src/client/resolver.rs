@@ -6,11 +6,10 @@ use std::rc::Rc;
 
 use ngx::core::Status;
 use ngx::ffi::{
-    ngx_cycle, ngx_http_conf_ctx_t, ngx_http_core_loc_conf_t, ngx_http_core_module,
-    ngx_http_module, ngx_msec_t, ngx_resolve_name, ngx_resolve_name_done, ngx_resolve_start,
-    ngx_resolver_ctx_t, ngx_resolver_t, ngx_str_t,
+    ngx_cycle, ngx_http_conf_ctx_t, ngx_http_module, ngx_msec_t, ngx_resolve_name,
+    ngx_resolve_name_done, ngx_resolve_start, ngx_resolver_ctx_t, ngx_resolver_t, ngx_str_t,
 };
-
+use ngx::http::{HttpModuleLocationConf, NgxHttpCoreModule};
 use rate_limit_core::client::Target;
 
 use crate::nginx::ip_address;
@@ -112,10 +111,8 @@ fn resolver() -> Option<*mut ngx_resolver_t> {
     // SAFETY: a running worker has a cycle, whose table has the configuration of each module; that
     // of the http module is this structure, if there is an http block.
     unsafe {
-        let modules = (*ngx_cycle).conf_ctx;
-        let http = (*modules.add(ngx_http_module.index)).cast::<ngx_http_conf_ctx_t>().as_ref()?;
-        let core = *http.loc_conf.add(ngx_http_core_module.ctx_index);
-        let resolver = (*core.cast::<ngx_http_core_loc_conf_t>()).resolver;
-        (!resolver.is_null()).then_some(resolver)
+        let http = *(*ngx_cycle).conf_ctx.add(ngx_http_module.index);
+        let core = NgxHttpCoreModule::location_conf(http.cast::<ngx_http_conf_ctx_t>().as_ref()?)?;
+        (!core.resolver.is_null()).then_some(core.resolver)
     }
 }

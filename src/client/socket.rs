@@ -125,12 +125,9 @@ impl Socket {
 
     /// Continues the TLS handshake, once the socket is connected; whether it is complete.
     pub(super) fn secure(&mut self, peer: Rc<Peer>) -> io::Result<bool> {
-        let connection = self.connection;
-        // SAFETY: the connection is open. The stream is kept until it is closed, and closed before it.
-        unsafe {
-            let tls = self.tls.get_or_insert_with(|| Stream::new(peer, connection));
-            tls.handshake(connection).map_err(io::Error::other)
-        }
+        // SAFETY: the connection is open. It is closed when the stream has been dropped.
+        let stream = || unsafe { Stream::new(peer, self.connection) };
+        self.tls.get_or_insert_with(stream).handshake().map_err(io::Error::other)
     }
 
     /// Whether the TLS handshake has been started.
@@ -141,8 +138,7 @@ impl Socket {
     /// Saves the TLS session for the next connection to the server, after something was read.
     pub(super) fn save_session(&self) {
         if let Some(tls) = &self.tls {
-            // SAFETY: the connection is open, and TLS is spoken on it.
-            unsafe { tls.save_session(self.connection) };
+            tls.save_session();
         }
     }
 
@@ -240,10 +236,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Some(tls) = &self.tls {
-            // SAFETY: the connection is open, and TLS is not used on it any more.
-            unsafe { tls.close(self.connection) };
-        }
+        self.tls = None;
         // SAFETY: the connection is open. NGINX removes its events, also those already posted.
         unsafe { ngx_close_connection(self.connection.as_ptr()) };
     }

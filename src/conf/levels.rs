@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use ngx::ffi::{
     NGX_LOG_WARN, ngx_http_core_loc_conf_t, ngx_http_core_srv_conf_t, ngx_http_handler_pt,
-    ngx_worker,
 };
 use rate_limit_core::admin::ManagedLimit;
 use rate_limit_core::conf::limit::{BoundLine, Definitions, LimitLine, NameError, Phase};
@@ -21,7 +20,7 @@ use super::store::Store;
 use super::{BindError, ComplexValue};
 use crate::client::Driver;
 use crate::log::{self, cycle_log, log};
-use crate::shm::{Shared, TopZone};
+use crate::shm::{Shared, TopZone, worker_number};
 
 /// The configuration of `http`, and the worker's objects that belong to it.
 #[derive(Default)]
@@ -88,14 +87,11 @@ impl MainConf {
         }
     }
 
-    /// Closes every connection, and logs what has been held back of lines that refer to this configuration.
+    /// Closes every connection, counts as lost what this worker has not settled, and logs what has been held back of lines
+    /// that refer to this configuration.
     pub(crate) fn disconnect(&self) {
         log::flush();
         self.stores.iter().for_each(Store::disconnect);
-    }
-
-    /// Counts as lost what this worker has not settled.
-    pub(crate) fn give_up(&self) {
         self.shared.get().into_iter().for_each(Shared::give_up);
     }
 
@@ -125,11 +121,9 @@ impl MainConf {
     /// Registers this worker in the shared memory, and every limit, even if it has no requests yet.
     pub(crate) fn register(&self) {
         if let Some(shared) = self.shared.get() {
-            // SAFETY: set by NGINX before it runs any hook of a process.
-            let worker = unsafe { ngx_worker };
-            shared.set_worker(worker, std::process::id());
+            shared.set_worker();
             let missing = shared.register(self.definitions.names());
-            if let Some(name) = missing.first().filter(|_| worker == 0) {
+            if let Some(name) = missing.first().filter(|_| worker_number() == 0) {
                 log!(
                     NGX_LOG_WARN,
                     cycle_log(),
@@ -168,7 +162,7 @@ impl MainConf {
 
     /// The index of the store of this URL or name.
     pub(crate) fn find(&self, reference: &str) -> Option<usize> {
-        self.stores.iter().position(|store| store.reference() == reference)
+        self.stores.iter().position(|store| store.reference == reference)
     }
 
     /// Adds a store; its index.

@@ -39,22 +39,15 @@ pub(crate) struct LimitConf {
 /// The values that depend on the store of a limit.
 pub(crate) struct Bound {
     /// The index of the store.
-    store: usize,
+    pub(crate) store: usize,
     /// The template of its commands.
     pub(crate) template: Rc<Template>,
     /// The HMAC of clients' keys in Redis, if there is one.
-    key_hmac: Option<Rc<KeyHmac>>,
+    pub(crate) key_hmac: Option<Rc<KeyHmac>>,
     /// Identifies the limit in the memory of this machine.
     pub(crate) fingerprint: u64,
     /// The quota of a client, if neither rate nor burst is a variable.
     pub(crate) known_quota: Option<Quota>,
-}
-
-impl Bound {
-    /// The HMAC of clients' keys in Redis, if there is one.
-    pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
-        self.key_hmac.as_deref()
-    }
 }
 
 impl LimitConf {
@@ -142,11 +135,6 @@ impl LimitConf {
         Ok(())
     }
 
-    /// The index of the store, once the limit is bound.
-    pub(crate) fn store(&self) -> Option<usize> {
-        self.bound.get().map(|bound| bound.store)
-    }
-
     /// How it is counted.
     pub(super) fn variant(&self) -> Variant {
         let definition = &self.line.definition;
@@ -161,7 +149,7 @@ impl LimitConf {
 
     /// The HMAC of clients' keys in Redis, if there is one.
     pub(crate) fn key_hmac(&self) -> Option<&KeyHmac> {
-        self.bound()?.key_hmac()
+        self.bound()?.key_hmac.as_deref()
     }
 }
 

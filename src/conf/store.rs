@@ -15,8 +15,8 @@ use crate::shm::Shared;
 
 /// A Redis deployment as it was configured, its addresses resolved.
 pub(crate) struct Store {
-    /// The value of `rate_limit_redis_pass`: the URL, or the name of the block.
-    reference: String,
+    /// The value of `rate_limit_redis_pass`: the URL, which may hold a password, or the name of the block.
+    pub(super) reference: String,
     /// The form of clients' keys in Redis.
     pub(crate) keys: Keys,
     config: Config,
@@ -65,11 +65,6 @@ impl Store {
             lists: Vec::new(),
             driver: OnceCell::new(),
         }
-    }
-
-    /// The value of `rate_limit_redis_pass`. A URL may hold a password.
-    pub(super) fn reference(&self) -> &str {
-        &self.reference
     }
 
     /// The reference without the password.

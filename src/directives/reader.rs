@@ -19,14 +19,6 @@ pub(super) struct Reader<'a> {
     pub(super) line: Directive<'static>,
 }
 
-impl<'a> Reader<'a> {
-    /// The reader of the words that NGINX has read last.
-    fn new(cf: &'a mut Conf) -> Self {
-        let line = Directive::new(cf.words());
-        Self { cf, line }
-    }
-}
-
 impl Reader<'_> {
     /// The row of the directive in the table.
     pub(super) fn row(&self) -> Result<&'static Row, ConfError> {
@@ -49,7 +41,8 @@ pub(super) fn run(
     cf: &mut Conf,
     setter: impl FnOnce(&mut Reader<'_>) -> Result<(), ConfError>,
 ) -> *mut c_char {
-    match setter(&mut Reader::new(cf)) {
+    let line = Directive::new(cf.words());
+    match setter(&mut Reader { cf, line }) {
         Ok(()) => NGX_CONF_OK,
         Err(error) => fail(cf, &error),
     }

@@ -53,9 +53,7 @@ impl Capture {
     /// Runs `work` while the configuration is read, without copies of its messages on standard error.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         // SAFETY: a flag that only this thread uses.
-        let before = unsafe { ngx_use_stderr };
-        // SAFETY: the flag of this thread.
-        unsafe { ngx_use_stderr = 0 };
+        let before = unsafe { ptr::replace(&raw mut ngx_use_stderr, 0) };
         let result = work();
         // SAFETY: the flag of this thread.
         unsafe { ngx_use_stderr = before };

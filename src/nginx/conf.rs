@@ -11,15 +11,16 @@ use ngx::ffi::{
     ngx_conf_parse, ngx_conf_t, ngx_hash_key_t, ngx_http_add_variable,
     ngx_http_compile_complex_value, ngx_http_compile_complex_value_t, ngx_http_complex_value_t,
     ngx_http_core_loc_conf_t, ngx_http_core_main_conf_t, ngx_http_core_srv_conf_t,
-    ngx_http_get_variable_index, ngx_http_handler_pt, ngx_http_location_queue_t,
+    ngx_http_get_variable_index, ngx_http_handler_pt, ngx_http_location_queue_t, ngx_http_phases,
     ngx_http_request_t, ngx_http_variable_t, ngx_http_variable_value_t, ngx_int_t, ngx_palloc,
-    ngx_parse_url, ngx_pool_cleanup_add, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
+    ngx_parse_url, ngx_pool_t, ngx_str_t, ngx_uint_t, ngx_url_t,
 };
 use ngx::http::{
     HttpModule as _, HttpModuleConfExt as _, HttpModuleLocationConf, HttpModuleMainConf,
     HttpModuleServerConf, NgxHttpCoreModule,
 };
 
+use super::cleanup;
 use super::request::bytes;
 use crate::Module;
 use crate::conf::{MainConf, ServerConf};
@@ -63,9 +64,7 @@ impl Conf {
     pub(crate) fn words(&self) -> impl Iterator<Item = &'static [u8]> {
         // SAFETY: while a directive is read its words are an array of strings, in the pool of the cycle, which lives
         // longer than all that refers to them.
-        let words = unsafe { (*self.0.args).as_slice::<ngx_str_t>() };
-        // SAFETY: each is a string of the array.
-        words.iter().map(|word| unsafe { bytes(*word) })
+        unsafe { (*self.0.args).as_slice::<ngx_str_t>().iter().map(|word| bytes(*word)) }
     }
 
     /// Where the directive stands: file and line.
@@ -190,30 +189,16 @@ impl Conf {
         None
     }
 
-    /// Makes a configuration in the pool of the one that is being read, which drops it; null if NGINX is out of memory.
-    ///
-    /// The functions of `ngx` that do this write to what NGINX returns where it is out of memory.
-    pub(crate) fn create<T: Default>(&mut self) -> *mut c_void {
-        const { assert!(align_of::<T>() <= align_of::<usize>()) };
-        // SAFETY: the pool is that of the configuration. What NGINX allocates as the data of a cleanup is as large as is
-        // requested, aligned for a word, and nobody else's.
-        unsafe {
-            let cleanup = ngx_pool_cleanup_add(self.pool(), size_of::<T>());
-            if cleanup.is_null() {
-                return ptr::null_mut();
-            }
-            (*cleanup).data.cast::<T>().write(T::default());
-            (*cleanup).handler = Some(drop_conf::<T>);
-            (*cleanup).data
-        }
-    }
-
     /// Adds a handler to a phase in a module's postconfiguration; `None` if NGINX is out of memory. Of the handlers of a
     /// phase NGINX runs the one that was added last first. Its own modules add theirs before any that is loaded: so ours
     /// come before `try_files` and `mirror`.
-    pub(crate) fn add_handler(&mut self, phase: ngx_uint_t, handler: PhaseHandler) -> Option<()> {
+    pub(crate) fn add_handler(
+        &mut self,
+        phase: ngx_http_phases,
+        handler: PhaseHandler,
+    ) -> Option<()> {
         let core = NgxHttpCoreModule::main_conf_mut(&self.0)?;
-        let phase = core.phases.get_mut(phase)?;
+        let phase = core.phases.get_mut(phase as usize)?;
         // SAFETY: the handlers of phases are arrays of this type, and exist before any module's postconfiguration.
         unsafe {
             let place = ngx_array_push(&mut phase.handlers).cast::<ngx_http_handler_pt>();
@@ -221,6 +206,15 @@ impl Conf {
         }
         Some(())
     }
+}
+
+/// Makes a configuration in the pool of the one that is being read, which drops it; null if NGINX is out of memory.
+///
+/// The functions of `ngx` that do this write to what NGINX returns where it is out of memory.
+pub(crate) unsafe extern "C" fn create<T: Default>(cf: *mut ngx_conf_t) -> *mut c_void {
+    // SAFETY: NGINX passes its configuration context, which has a pool.
+    let conf = unsafe { cleanup::add((*cf).pool, T::default(), drop_conf::<T>) };
+    conf.map_or(ptr::null_mut(), |conf| conf.as_ptr().cast())
 }
 
 unsafe extern "C" fn drop_conf<T>(conf: *mut c_void) {

@@ -31,6 +31,7 @@ use crate::shm::Shared;
 /// when a response is sent. So each method reads and writes through the pointer, and leaves no reference to a field of
 /// NGINX's structures that NGINX may write to.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(crate) struct Request<'r> {
     r: NonNull<ngx_http_request_t>,
     lifetime: PhantomData<&'r ngx_http_request_t>,
@@ -101,6 +102,12 @@ impl<'r> Request<'r> {
         self.r.as_ptr()
     }
 
+    /// The request, to read a field of it.
+    fn raw(&self) -> &ngx_http_request_t {
+        // SAFETY: by `within`, the request is valid for `'r`. Callers end the reference before NGINX runs again.
+        unsafe { self.r.as_ref() }
+    }
+
     /// Whether it is the client's request, and not a subrequest.
     pub(crate) fn is_main(self) -> bool {
         self.main().r == self.r
@@ -127,8 +134,7 @@ impl<'r> Request<'r> {
 
     /// Its method, a bit of NGINX's.
     pub(crate) fn method(self) -> ngx_uint_t {
-        // SAFETY: by `within`, the request is valid for `'r`.
-        unsafe { (*self.as_ptr()).method }
+        self.raw().method
     }
 
     /// The name of its method, and its query string.
@@ -150,19 +156,18 @@ impl<'r> Request<'r> {
 
     /// The status of the error that it is an error page of, or 0.
     pub(crate) fn error_status(self) -> ngx_int_t {
-        // SAFETY: by `within`, the request is valid for `'r`.
-        unsafe { (*self.as_ptr()).err_status as ngx_int_t }
+        self.raw().err_status as ngx_int_t
     }
 
     /// An argument of its query string.
     pub(crate) fn argument(self, name: &str) -> Option<&'r [u8]> {
+        let (name, length) = (name.as_ptr().cast_mut(), name.len());
         let mut value = ngx_str_t::empty();
-        // SAFETY: NGINX only reads the name.
-        let status = unsafe {
-            ngx_http_arg(self.as_ptr(), name.as_ptr().cast_mut(), name.len(), &mut value)
-        };
-        // SAFETY: the value is a part of the query string, which lies in the memory of the request.
-        (status == Status::NGX_OK.0).then(|| unsafe { bytes(value) })
+        // SAFETY: NGINX only reads the name. The value is a part of the query string, which lies in the memory of the request.
+        unsafe {
+            let status = ngx_http_arg(self.as_ptr(), name, length, &mut value);
+            (status == Status::NGX_OK.0).then(|| bytes(value))
+        }
     }
 
     /// The values of its header fields of this name, in whatever case it is written.
@@ -211,20 +216,17 @@ impl<'r> Request<'r> {
 impl Request<'_> {
     /// The configuration of its location.
     pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
-        // SAFETY: by `within`, the request is valid; it keeps its configuration until it is gone, and nobody writes to that.
-        Module::location_conf(unsafe { self.r.as_ref() })
+        Module::location_conf(self.raw())
     }
 
     /// The configuration of its server.
     pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
-        // SAFETY: as for `location_conf`.
-        Module::server_conf(unsafe { self.r.as_ref() })
+        Module::server_conf(self.raw())
     }
 
     /// The configuration of `http`.
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
-        // SAFETY: as for `location_conf`.
-        Module::main_conf(unsafe { self.r.as_ref() })
+        Module::main_conf(self.raw())
     }
 
     /// The memory that the workers of this machine share.
@@ -234,17 +236,14 @@ impl Request<'_> {
 
     /// NGINX's own configuration of its location.
     pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
-        // SAFETY: as for `location_conf`.
-        NgxHttpCoreModule::location_conf(unsafe { self.r.as_ref() })
+        NgxHttpCoreModule::location_conf(self.raw())
     }
 
     /// The error pages of its location.
     pub(crate) fn error_pages(self) -> &'static [ngx_http_err_page_t] {
-        let pages = self.location().map(|location| location.error_pages);
+        let pages = self.location().map_or(std::ptr::null_mut(), |location| location.error_pages);
         // SAFETY: if a location has error pages, they are the elements of this array.
-        pages
-            .and_then(|pages| unsafe { pages.as_ref() })
-            .map_or(&[], |pages| unsafe { pages.as_slice() })
+        unsafe { pages.as_ref().map_or(&[], |pages| pages.as_slice()) }
     }
 }
 
@@ -298,8 +297,7 @@ impl<'r> Request<'r> {
 
     /// Its pool.
     pub(crate) fn pool(self) -> *mut ngx_pool_t {
-        // SAFETY: a request has a pool.
-        unsafe { (*self.as_ptr()).pool }
+        self.raw().pool
     }
 }
 
@@ -308,12 +306,11 @@ impl Request<'_> {
     /// Suspends the request until it is resumed, or the client leaves. An action after the response does not need the client,
     /// who may have left: NGINX does not watch it then.
     pub(crate) fn suspend(self) -> Step {
-        let is_watched = !self.is_post_action();
         // SAFETY: a request has a connection, and a connection has two events.
         unsafe {
             let r = self.as_ptr();
             (*r).write_event_handler = Some(ngx_http_core_run_phases);
-            if !is_watched {
+            if self.is_post_action() {
                 return Step::AGAIN;
             }
             let read = (*(*r).connection).read;
@@ -334,15 +331,16 @@ impl Request<'_> {
     /// still registered, and select and poll would report it in each turn. Where a client has cancelled a stream of HTTP/3,
     /// nothing but that event shows it; what NGINX does after the response does not depend on the client.
     pub(crate) fn keep_waiting(self) -> Step {
-        // SAFETY: the event is that of the connection.
-        let is_broken = unsafe { (*self.write_event().as_ptr()).error() } != 0;
-        if is_broken && !self.is_post_action() {
-            return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
-        }
-        // SAFETY: NGINX registers the event, that of the connection, as it does for its own handlers.
-        match Status(unsafe { ngx_handle_write_event(self.write_event().as_ptr(), 0) }) {
-            Status::NGX_OK => Step::AGAIN,
-            _ => Step::INTERNAL_ERROR,
+        let event = self.write_event().as_ptr();
+        // SAFETY: the event is that of the connection. NGINX registers it as it does for its own handlers.
+        unsafe {
+            if (*event).error() != 0 && !self.is_post_action() {
+                return Step::End(NGX_HTTP_CLIENT_CLOSED_REQUEST as ngx_int_t);
+            }
+            match Status(ngx_handle_write_event(event, 0)) {
+                Status::NGX_OK => Step::AGAIN,
+                _ => Step::INTERNAL_ERROR,
+            }
         }
     }
 

@@ -44,7 +44,7 @@ fn evaluate_one<'r>(
         return Ok(None);
     }
     let bound = limit.bound().ok_or(Unevaluated::Failed)?;
-    let key = stored(r, key, bound.key_hmac())?;
+    let key = stored(r, key, bound.key_hmac.as_deref())?;
     let (quota, cost) = match quota_and_cost(r, limit, bound) {
         Ok(values) => values,
         Err(EvaluateError::OutOfMemory(OutOfMemory)) => return Err(Unevaluated::Failed),

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::ops::Deref;
-use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rate_limit_core::client::{Counts, NodeState, View};
@@ -14,7 +13,7 @@ use rate_limit_core::metrics::{
 use rate_limit_core::text::metrics;
 use rate_limit_core::trouble::Trouble;
 
-use super::worker::{self, PerWorker};
+use super::worker::{self, PerWorker, process_id, worker_number};
 
 /// The longest name of a record with its scope, in words; longer ones are [shortened].
 const NAME_WORDS: usize = 16;
@@ -238,10 +237,10 @@ impl NodeRecord {
         self.waited.fetch_add(wait, Ordering::Relaxed);
     }
 
-    /// Sets the view of the worker of this number, which is this process; `None` if the node is none of its store. If the
-    /// worker has been replaced, as by a reload, only that of the newer process is kept.
-    pub(crate) fn set_view(&self, worker: usize, view: Option<View>, is_first: bool) {
-        let (Some(slot), pid) = (self.views.of(worker), process::id()) else { return };
+    /// Sets the view of this worker; `None` if the node is none of its store. If the worker has been replaced, as by a
+    /// reload, only that of the newer process is kept.
+    pub(crate) fn set_view(&self, view: Option<View>, is_first: bool) {
+        let (Some(slot), pid) = (self.views.of(worker_number()), process_id()) else { return };
         if is_first || worker::is_of(slot.load(Ordering::Relaxed), pid) {
             slot.store(worker::to_word(pid, view), Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ngx::ffi::ngx_pid;
+use ngx::ffi::{ngx_pid, ngx_worker};
 use rate_limit_core::client::{NodeState, View};
 
 /// How many workers have a view of a node: half of the processes that NGINX can have. The connections
@@ -31,6 +31,12 @@ impl Default for PerWorker {
     fn default() -> Self {
         Self([const { AtomicU32::new(0) }; WORKERS])
     }
+}
+
+/// The number of this worker.
+pub(crate) fn worker_number() -> usize {
+    // SAFETY: NGINX sets it before it runs any hook of a process.
+    unsafe { ngx_worker }
 }
 
 /// The number of this process.

@@ -10,14 +10,7 @@ use crate::rate::SECOND;
 use crate::top::TopKey;
 
 /// The page for a browser. It gets JSON from its own address.
-pub const HTML: &str = concat!(
-    include_str!("page/head.html"),
-    include_str!("page/base.css"),
-    include_str!("admin/page/style.css"),
-    include_str!("admin/page/body.html"),
-    include_str!("admin/page/script.js"),
-    "</script>\n</body>\n</html>\n",
-);
+pub const HTML: &str = page!("admin");
 
 /// How long the deny cache of a machine may reject a client after a change, in µs.
 const CACHED: u64 = SECOND;

@@ -14,14 +14,7 @@ mod prometheus;
 pub use form::PageForm;
 
 /// The page for a browser. It shows the JSON of the same address.
-pub const HTML: &str = concat!(
-    include_str!("page/head.html"),
-    include_str!("page/base.css"),
-    include_str!("metrics/page/style.css"),
-    include_str!("metrics/page/body.html"),
-    include_str!("metrics/page/script.js"),
-    "</script>\n</body>\n</html>\n",
-);
+pub const HTML: &str = page!("metrics");
 
 /// The metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

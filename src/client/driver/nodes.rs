@@ -1,8 +1,7 @@
 //! The nodes of a store in the shared memory: their counters, and how this worker sees them.
 
-use ngx::ffi::{NGX_LOG_ERR, ngx_worker};
+use ngx::ffi::NGX_LOG_ERR;
 use rate_limit_core::client::{Answer, Node, NodeKey, NodeState, RequestKey, View};
-use rate_limit_core::metrics::{AttemptResult, QueryResult};
 use rate_limit_core::outage;
 use rate_limit_core::rate::MILLISECOND;
 use rate_limit_core::trouble::{Found, Trouble};
@@ -39,17 +38,10 @@ impl State {
     }
 
     pub(super) fn known(&mut self, key: NodeKey) -> Option<&mut KnownNode> {
-        let is_known = self
-            .nodes
-            .get(key.index())
-            .is_some_and(|known| known.as_ref().is_some_and(|known| known.key == key));
-        if !is_known {
+        if self.record(key).is_none() {
             let record = self.shared.node(self.client.node(key)?.name(), &self.store);
-            place(
-                &mut self.nodes,
-                key.index(),
-                KnownNode { key, record, reason: None, peer: None },
-            );
+            let known = KnownNode { key, record, reason: None, peer: None };
+            place(&mut self.nodes, key.index(), known);
             self.set_view(key, Some(View::default()), true);
         }
         self.nodes.get_mut(key.index())?.as_mut()
@@ -83,15 +75,9 @@ impl State {
         }
     }
 
-    pub(super) fn count_attempt(&mut self, key: NodeKey, result: AttemptResult) {
+    pub(super) fn count_in(&mut self, key: NodeKey, count: impl FnOnce(&NodeRecord)) {
         if let Some(known) = self.known(key) {
-            known.record.count_attempt(result);
-        }
-    }
-
-    pub(super) fn count_query(&mut self, key: NodeKey, result: QueryResult) {
-        if let Some(known) = self.known(key) {
-            known.record.count_query(result);
+            count(&known.record);
         }
     }
 
@@ -106,8 +92,7 @@ impl State {
 
     pub(super) fn set_view(&mut self, key: NodeKey, view: Option<View>, is_first: bool) {
         if let Some(record) = self.record(key) {
-            // SAFETY: set before any worker runs.
-            record.set_view(unsafe { ngx_worker }, view, is_first);
+            record.set_view(view, is_first);
             if is_first || view.is_none() {
                 // A worker that is gone does not say that the node is slow no more, and nobody knows since when it is not.
                 let is_seen = |state| record.is_seen(state, &self.shared.living());

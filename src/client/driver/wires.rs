@@ -193,8 +193,7 @@ impl State {
             return;
         }
         self.receive(key);
-        if self.wires.get(key.index()).is_some_and(|it| it.as_ref().is_some_and(|it| it.is_blocked))
-        {
+        if matches!(self.wires.get(key.index()), Some(Some(wire)) if wire.is_blocked) {
             self.send(key);
         }
         if self.client.is_open(key)
@@ -298,13 +297,10 @@ impl Turn for State {
     fn read_sockets(&mut self) {
         let keys: Vec<_> = self.wires.iter().flatten().map(|wire| wire.tag.key).collect();
         for key in keys {
-            if let Some(Some(wire)) = self.wires.get(key.index()) {
-                match &wire.transport {
-                    Transport::Connecting(socket) | Transport::Open(socket) => {
-                        socket.refresh_events()
-                    }
-                    _ => {}
-                }
+            if let Some(Some(wire)) = self.wires.get(key.index())
+                && let Transport::Connecting(socket) | Transport::Open(socket) = &wire.transport
+            {
+                socket.refresh_events();
             }
             self.on_socket(key);
         }
@@ -361,9 +357,10 @@ fn cause(call: &str, error: &io::Error) -> String {
 unsafe fn on_wire(data: *const Tag, event: impl FnOnce(&mut State, ConnectionKey)) {
     // SAFETY: the caller guarantees that the tag is valid, and it is only ever read. The driver drops its wires
     // before it goes, so it is there. The key is copied: the event may end the wire.
-    let (driver, key) = unsafe { ((*data).driver, (*data).key) };
-    // SAFETY: the driver of a wire that is there is there.
-    unsafe { driver.as_ref() }.act(|state| event(state, key));
+    unsafe {
+        let (driver, key) = ((*data).driver, (*data).key);
+        driver.as_ref().act(|state| event(state, key));
+    }
 }
 
 unsafe extern "C" fn on_socket(event: *mut ngx_event_t) {

@@ -36,16 +36,16 @@ impl Peer {
     /// `ssl` must be a connection of OpenSSL.
     pub(super) unsafe fn expect(&self, ssl: *mut SSL) -> Result<(), String> {
         let address = self.name.parse().ok();
-        // SAFETY: passed on.
-        let checked = !self.tls.verifies || unsafe { self.check(ssl, address) };
-        // The extension is for names, not for addresses.
-        // SAFETY: passed on.
-        let named = address.is_some() || unsafe { self.name(ssl) };
-        if checked && named {
-            return Ok(());
+        // SAFETY: passed on. The last function is always callable.
+        unsafe {
+            let checked = !self.tls.verifies || self.check(ssl, address);
+            // The extension is for names, not for addresses.
+            if checked && (address.is_some() || self.name(ssl)) {
+                return Ok(());
+            }
+            // What is left of an error would be taken for a later one.
+            ERR_clear_error();
         }
-        // SAFETY: always callable; what is left of an error would be taken for a later one.
-        unsafe { ERR_clear_error() };
         Err(format!("\"{}\" cannot be the name of a server", self.name))
     }
 

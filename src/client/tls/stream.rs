@@ -18,9 +18,10 @@ use crate::log::capture::Capture;
 /// The size in bytes of the pool for what NGINX keeps of TLS on a connection.
 const POOL: usize = 256;
 
-/// TLS on an open connection, from before the handshake until it is closed. OpenSSL has a pointer to the connection, which
+/// TLS on an open connection, from before the handshake until it is dropped. OpenSSL has a pointer to the connection, which
 /// NGINX uses when OpenSSL calls it: so no reference to it is made here.
 pub(in crate::client) struct Stream {
+    connection: NonNull<ngx_connection_t>,
     peer: Rc<Peer>,
     /// NGINX's messages about the connection.
     messages: Rc<Capture>,
@@ -30,33 +31,29 @@ impl Stream {
     /// Prepares an open connection to the server.
     ///
     /// # Safety
-    /// The connection must be open, and have no pool yet. The stream must be kept until it is closed, and be closed
-    /// before it.
-    pub(in crate::client) unsafe fn new(peer: Rc<Peer>, c: NonNull<ngx_connection_t>) -> Self {
-        let c = c.as_ptr();
+    /// The connection must have no pool yet, and be open until the stream is dropped.
+    pub(in crate::client) unsafe fn new(
+        peer: Rc<Peer>,
+        connection: NonNull<ngx_connection_t>,
+    ) -> Self {
+        let c = connection.as_ptr();
         // SAFETY: the log of an open connection is valid. That which takes its place lives as long as the stream, and so
         // as the pool.
         unsafe {
             let messages = Capture::before((*c).log);
             (*c).log = messages.log();
             (*c).pool = ngx_create_pool(POOL, (*c).log);
-            Self { peer, messages }
+            Self { connection, peer, messages }
         }
     }
 
     /// Continues the handshake as far as possible; whether it is complete.
-    ///
-    /// # Safety
-    /// `c` must be the connection of this stream.
-    pub(in crate::client) unsafe fn handshake(
-        &self,
-        c: NonNull<ngx_connection_t>,
-    ) -> Result<bool, String> {
-        let (c, peer) = (c.as_ptr(), &*self.peer);
+    pub(in crate::client) fn handshake(&self) -> Result<bool, String> {
+        let (c, peer) = (self.connection.as_ptr(), &*self.peer);
         // SAFETY: the connection is open, its events are valid, and TLS has been started on it.
         unsafe {
             if (*c).ssl.is_null() {
-                self.start(c)?;
+                self.start()?;
             }
             let (read, write) = ((*c).read, (*c).write);
             let handlers = ((*read).handler, (*write).handler);
@@ -81,11 +78,8 @@ impl Stream {
     }
 
     /// Starts TLS.
-    ///
-    /// # Safety
-    /// `c` must be the connection of this stream.
-    unsafe fn start(&self, c: *mut ngx_connection_t) -> Result<(), String> {
-        let peer = &self.peer;
+    fn start(&self) -> Result<(), String> {
+        let (c, peer) = (self.connection.as_ptr(), &self.peer);
         let session = peer.session.borrow();
         let session = session.as_ref().filter(|session| !session.has_expired());
         let session = session.map_or(ptr::null_mut(), |session| session.0.as_ptr());
@@ -114,17 +108,14 @@ impl Stream {
 
     /// Saves the session for the next connection to the server. With TLS 1.3 a server sends its tickets
     /// only after the handshake, before any other data.
-    ///
-    /// # Safety
-    /// `c` must be the connection of this stream, on which the handshake is complete.
-    pub(in crate::client) unsafe fn save_session(&self, c: NonNull<ngx_connection_t>) {
-        let saved = &self.peer.session;
+    pub(in crate::client) fn save_session(&self) {
+        let (c, saved) = (self.connection.as_ptr(), &self.peer.session);
         let is_saved = |session| saved.borrow().as_ref().is_some_and(|it| it.0.as_ptr() == session);
-        // SAFETY: TLS is spoken on the connection. Only the second function returns a share of our own.
+        // SAFETY: the connection is open, and the functions need its part for TLS. Only the second returns a share of our own.
         unsafe {
             // A ticket makes another session.
-            if !is_saved(ngx_ssl_get0_session(c.as_ptr())) {
-                saved.replace(NonNull::new(ngx_ssl_get_session(c.as_ptr())).map(Session));
+            if !(*c).ssl.is_null() && !is_saved(ngx_ssl_get0_session(c)) {
+                saved.replace(NonNull::new(ngx_ssl_get_session(c)).map(Session));
             }
         }
     }
@@ -133,14 +124,14 @@ impl Stream {
     pub(in crate::client) fn reason(&self) -> String {
         self.messages.take().unwrap_or_else(|| "TLS failed".to_owned())
     }
+}
 
+impl Drop for Stream {
     /// Sends `close_notify`, without waiting for the server's, and frees what NGINX keeps of TLS.
-    ///
-    /// # Safety
-    /// `c` must be the connection of this stream, which is closed next.
-    pub(in crate::client) unsafe fn close(&self, c: NonNull<ngx_connection_t>) {
-        let c = c.as_ptr();
-        // SAFETY: the connection is open. Nothing of what is freed is used after this.
+    fn drop(&mut self) {
+        let c = self.connection.as_ptr();
+        // SAFETY: the connection is open. Nothing of what is freed is used after this, as the connection gets its own log
+        // back, which is valid as long as it.
         unsafe {
             if !(*c).ssl.is_null() {
                 (*(*c).ssl).set_no_wait_shutdown(1);
@@ -153,6 +144,7 @@ impl Stream {
             if !(*c).pool.is_null() {
                 ngx_destroy_pool(ptr::replace(&raw mut (*c).pool, ptr::null_mut()));
             }
+            (*c).log = (*self.messages.log()).next;
         }
     }
 }

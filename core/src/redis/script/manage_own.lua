@@ -15,24 +15,26 @@ local function log(cost)
   return $function(key, now, cost, line[1], line[2], 0, 0)
 end
 
+-- The debt and since when it is owed, until when the client is blocked, whether a head says so, and the quota behind it.
+local function head()
+  local first = redis.call('LINDEX', key, 0) or ''
+  local debt, since, blocked_until, its = string.match(first, '^x (%d+) (%d+) (%d+) ?(.*)$')
+  if not debt then
+    return 0, 0, 0, 0
+  end
+  return debt + 0, since + 0, blocked_until + 0, 1, own_of(its)
+end
+
 -- it corrects what is of another time
 local _, _, _, _, store = log(0)
 if store then
   store()
 end
-local debt, since, blocked_until, heads, record = 0, 0, 0, 0
 local own = found
-local first = redis.call('LINDEX', key, 0)
-if first then
-  local its_debt, its_since, its_block, its = string.match(first, '^x (%d+) (%d+) (%d+) ?(.*)$')
-  if its_debt then
-    debt, since, blocked_until, heads = its_debt + 0, its_since + 0, its_block + 0, 1
-    -- a line without `override` keeps a quota of the client's own until it ends
-    record = own or own_of(its)
-    if record and record[3] > 0 and record[3] <= now then
-      record = nil
-    end
-  end
+local debt, since, blocked_until, heads, record = head()
+-- a line without `override` keeps a quota of the client's own until it ends
+if record and record[3] > 0 and record[3] <= now then
+  record = nil
 end
 local limit, period = own and own[1] or line[1], own and own[2] or line[2]
 
@@ -91,15 +93,8 @@ end
 if changes[change] then
   changes[change]()
 end
-first = redis.call('LINDEX', key, 0)
-debt, since, blocked_until, heads = 0, 0, 0, 0
-if first then
-  local its_debt, its_since, its_block = string.match(first, '^x (%d+) (%d+) (%d+)')
-  if its_debt then
-    debt, since = owed(its_debt + 0, its_since + 0, now, limit, period)
-    blocked_until, heads = its_block + 0, 1
-  end
-end
+debt, since, blocked_until, heads = head()
+debt = owed(debt, since, now, limit, period)
 local _, _, reset = log(0)
 if changes[change] then
   keep_log(key, now, reset, debt, heads, record, own and line)

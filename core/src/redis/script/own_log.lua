@@ -61,22 +61,22 @@ local function carry_log_over(key, now, at, limit, period, debt, since, blocked_
     if heads == 1 then
       redis.call('LPOP', key)
     end
-    push_head(key, at, debt, since, blocked_until, own)
-    return expire_log(key, now, math.max(blocked_until, at + 12 * to_period), own)
+  else
+    local spent = spent_of(key, at, period, heads)
+    debt = debt + math.max(0, spent - to_limit)
+    spent = math.min(spent, to_limit)
+    local more = math.min(debt, to_limit - spent)
+    debt = math.min(debt - more, $max_debt * to_limit)
+    since = debt > 0 and at or 0
+    redis.call('DEL', key)
+    if spent > 0 then
+      redis.call('RPUSH', key, string.format('%d %d %d', at, spent, spent))
+    end
+    if more > 0 then
+      redis.call('RPUSH', key, string.format('%d %d %d', at, spent + more, more))
+    end
   end
-  local spent = spent_of(key, at, period, heads)
-  debt = debt + math.max(0, spent - to_limit)
-  spent = math.min(spent, to_limit)
-  local more = math.min(debt, to_limit - spent)
-  debt = math.min(debt - more, $max_debt * to_limit)
-  redis.call('DEL', key)
-  if spent > 0 then
-    redis.call('RPUSH', key, string.format('%d %d %d', at, spent, spent))
-  end
-  if more > 0 then
-    redis.call('RPUSH', key, string.format('%d %d %d', at, spent + more, more))
-  end
-  push_head(key, at, debt, debt > 0 and at or 0, blocked_until, own)
+  push_head(key, at, debt, since, blocked_until, own)
   expire_log(key, now, math.max(blocked_until, at + 12 * to_period), own)
 end
 

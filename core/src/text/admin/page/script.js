@@ -1,13 +1,9 @@
-"use strict";
-
 const PATIENCE = 15000; // ms for an answer
 const CHANGE = { get: "GET", reset: "DELETE", patch: "PATCH", set: "PUT" };
-const byId = (id) => document.getElementById(id);
 let limits = [];    // as the address lists them
 let client = null;  // the arguments of the client that is shown
 let looks = 0;      // numbers the requests, of which the latest is shown
 
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
 const units = (number) => whole.format(number);
 
@@ -21,12 +17,6 @@ function duration(seconds) {
   }
   if (rest > 0 || text.length === 0) text.push(`${fine.format(rest)} s`);
   return text.slice(0, 2).join(" ");
-}
-
-function element(name, properties, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
 }
 
 const say = (text) => { byId("state").textContent = text; };
@@ -85,7 +75,7 @@ async function showTop(name) {
     const look = isKey ? element("button", { type: "button", textContent: key }) : key;
     if (isKey) look.addEventListener("click", () => { byId("key").value = key; byId("find").requestSubmit(); });
     const least = error > 0 ? `${units(rejected - error)} to ${units(rejected)}` : units(rejected);
-    return element("tr", {}, element("th", { scope: "row" }, look), element("td", { textContent: least }));
+    return tableRow(look, element("td", { textContent: least }));
   }));
 }
 
@@ -97,7 +87,7 @@ function showLimits() {
       ["", limit.block > 0 ? duration(limit.block) : "–"], ["", limit.override ? "yes" : "no"],
       ["", limit.store],
     ].map(([className, text]) => element("td", { className, textContent: text }));
-    return element("tr", {}, element("th", { scope: "row", textContent: limit.name }), ...cells);
+    return tableRow(limit.name, ...cells);
   }));
   if (limits.length === 0) say("There is no limit.");
 }

@@ -1,5 +1,3 @@
-"use strict";
-
 const EVERY = 1000;    // ms between two updates
 const PATIENCE = 4000; // ms for an answer
 const CHART = 120;     // s that a chart shows
@@ -9,11 +7,9 @@ const KINDS = ["passed", "rejected", "undecided"]; // what may become of a reque
 
 const samples = [];    // the counters of the last CHART seconds, the oldest first
 const rows = { limits: new Map(), idle: new Map(), nodes: new Map() };
-const byId = (id) => document.getElementById(id);
 let lostSince = null, lostBecause = "", timer = 0, loading = false;
 
 // Numbers as text.
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const number = (value) => (value < 10 ? fine : whole).format(value);
 const rate = (value) => value === null ? "–" : `${number(value)}/s`;
@@ -48,12 +44,6 @@ function speed(seconds, pick) {
   return time > 0 ? growth(seconds, pick) / time : null;
 }
 
-function element(name, properties, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-}
-
 function svg(name, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -80,8 +70,7 @@ function arrange(known, table, names, make) {
 
 function makeRow(name, cells, ...more) {
   const columns = Array.from({ length: cells }, () => element("td"));
-  const body = element("tbody", {},
-    element("tr", {}, element("th", { scope: "row", textContent: name }), ...columns));
+  const body = element("tbody", {}, tableRow(name, ...columns));
   const below = element("td", { colSpan: cells + 1 }, ...more);
   if (more.length > 0) body.append(element("tr", { className: "more" }, below));
   return { body, columns };
