@@ -61,7 +61,9 @@ unsafe extern "C" fn get(
     let text = |r: Request<'_>| VARIABLES.get(index)?.1(&Context::find(r)?.decisions()?);
     // SAFETY: NGINX passes a request, and a place for a value of it, which nothing refers to meanwhile.
     unsafe {
-        Request::within(r, |r| put(value, text(r).map(|text| r.copy(text.as_bytes())).transpose()))
+        Request::within(r, |r| {
+            put(r, value, text(r).map(|text| r.copy(text.as_bytes())).transpose())
+        })
     }
 }
 
@@ -71,7 +73,7 @@ unsafe extern "C" fn get_client(
     _index: usize,
 ) -> ngx_int_t {
     // SAFETY: NGINX passes a request and a place, as to `get`.
-    unsafe { Request::within(r, |r| put(value, client(r).map(Some))) }
+    unsafe { Request::within(r, |r| put(r, value, client(r).map(Some))) }
 }
 
 /// The key of a client.
@@ -90,10 +92,11 @@ fn client(r: Request<'_>) -> Result<&[u8], OutOfMemory> {
 /// evaluates a variable by its name the place is memory that nothing has been written to.
 ///
 /// # Safety
-/// `place` must be one that NGINX passes to the function of a variable, and the text live as long as the request.
-unsafe fn put(
+/// `place` must be one that NGINX passes to the function of a variable.
+unsafe fn put<'r>(
+    _r: Request<'r>,
     place: *mut ngx_http_variable_value_t,
-    text: Result<Option<&[u8]>, OutOfMemory>,
+    text: Result<Option<&'r [u8]>, OutOfMemory>,
 ) -> ngx_int_t {
     let Ok(text) = text else { return Status::NGX_ERROR.0 };
     let (valid, not_found) = (text.is_some().into(), text.is_none().into());

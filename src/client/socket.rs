@@ -125,7 +125,7 @@ impl Socket {
 
     /// Continues the TLS handshake, once the socket is connected; whether it is complete.
     pub(super) fn secure(&mut self, peer: Rc<Peer>) -> io::Result<bool> {
-        // SAFETY: the connection is open. It is closed when the stream has been dropped.
+        // SAFETY: the connection is open, and NGINX gives it no pool. It is closed when the stream has been dropped.
         let stream = || unsafe { Stream::new(peer, self.connection) };
         self.tls.get_or_insert_with(stream).handshake().map_err(io::Error::other)
     }

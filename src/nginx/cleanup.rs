@@ -18,7 +18,8 @@ pub(crate) unsafe fn add<T>(
     value: T,
     clean_up: CleanUp,
 ) -> Option<NonNull<T>> {
-    const { assert!(align_of::<T>() <= align_of::<usize>()) };
+    // NGINX allocates nothing for a value without a size.
+    const { assert!(size_of::<T>() > 0 && align_of::<T>() <= align_of::<usize>()) };
     // SAFETY: passed on. NGINX allocates the data of a cleanup as large as is requested, and aligned for a word, which is
     // enough for this type. Nobody else refers to it.
     unsafe {

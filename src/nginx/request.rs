@@ -1,5 +1,6 @@
 //! A request of NGINX: what it asks for, its memory, how it waits, its address, and the header fields of its response.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::ptr::NonNull;
@@ -34,7 +35,8 @@ use crate::shm::Shared;
 #[repr(transparent)]
 pub(crate) struct Request<'r> {
     r: NonNull<ngx_http_request_t>,
-    lifetime: PhantomData<&'r ngx_http_request_t>,
+    /// Invariant: with a shorter lifetime, data that ends before the request could be put into its pool.
+    lifetime: PhantomData<Cell<&'r ngx_http_request_t>>,
 }
 
 /// NGINX is out of memory.
@@ -102,10 +104,10 @@ impl<'r> Request<'r> {
         self.r.as_ptr()
     }
 
-    /// The request, to read a field of it.
-    fn raw(&self) -> &ngx_http_request_t {
-        // SAFETY: by `within`, the request is valid for `'r`. Callers end the reference before NGINX runs again.
-        unsafe { self.r.as_ref() }
+    /// Reads a field of the request, or its configuration.
+    fn read<T>(self, field: impl FnOnce(&ngx_http_request_t) -> T) -> T {
+        // SAFETY: by `within`, the request is valid for `'r`. The reference ends here, before NGINX runs again.
+        field(unsafe { self.r.as_ref() })
     }
 
     /// Whether it is the client's request, and not a subrequest.
@@ -134,7 +136,7 @@ impl<'r> Request<'r> {
 
     /// Its method, a bit of NGINX's.
     pub(crate) fn method(self) -> ngx_uint_t {
-        self.raw().method
+        self.read(|r| r.method)
     }
 
     /// The name of its method, and its query string.
@@ -156,7 +158,7 @@ impl<'r> Request<'r> {
 
     /// The status of the error that it is an error page of, or 0.
     pub(crate) fn error_status(self) -> ngx_int_t {
-        self.raw().err_status as ngx_int_t
+        self.read(|r| r.err_status) as ngx_int_t
     }
 
     /// An argument of its query string.
@@ -216,17 +218,17 @@ impl<'r> Request<'r> {
 impl Request<'_> {
     /// The configuration of its location.
     pub(crate) fn location_conf(self) -> Option<&'static LocationConf> {
-        Module::location_conf(self.raw())
+        self.read(Module::location_conf)
     }
 
     /// The configuration of its server.
     pub(crate) fn server_conf(self) -> Option<&'static ServerConf> {
-        Module::server_conf(self.raw())
+        self.read(Module::server_conf)
     }
 
     /// The configuration of `http`.
     pub(crate) fn main_conf(self) -> Option<&'static MainConf> {
-        Module::main_conf(self.raw())
+        self.read(Module::main_conf)
     }
 
     /// The memory that the workers of this machine share.
@@ -236,7 +238,7 @@ impl Request<'_> {
 
     /// NGINX's own configuration of its location.
     pub(crate) fn location(self) -> Option<&'static ngx_http_core_loc_conf_t> {
-        NgxHttpCoreModule::location_conf(self.raw())
+        self.read(NgxHttpCoreModule::location_conf)
     }
 
     /// The error pages of its location.
@@ -297,7 +299,7 @@ impl<'r> Request<'r> {
 
     /// Its pool.
     pub(crate) fn pool(self) -> *mut ngx_pool_t {
-        self.raw().pool
+        self.read(|r| r.pool)
     }
 }
 

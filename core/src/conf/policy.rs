@@ -62,13 +62,13 @@ pub struct LogLimit {
 /// The longest time that a request waits without a warning, in ms.
 const LONG_TIMEOUT: u64 = 1_000;
 
-/// A timeout that may have lost its unit.
+/// A timeout that is long, perhaps as it has lost its unit.
 pub(super) fn long_timeout(line: &Directive<'_>, timeout: u64) -> Option<String> {
     let effect = |seconds| format!("lets a request wait {seconds} s for its decision");
     if timeout > LONG_TIMEOUT { seconds(line, timeout, effect) } else { None }
 }
 
-/// The doubt that a time, in ms, may have lost its unit. `effect` is what the directive does with so many seconds.
+/// The doubt that a time, in ms, is longer than was meant, as one that has lost its unit. `effect` is what the directive does with so many seconds.
 pub(super) fn seconds(
     line: &Directive<'_>,
     time: u64,

@@ -308,6 +308,16 @@ mod tests {
         lines
     }
 
+    #[test]
+    fn a_rejection_without_retry_after_keeps_none_of_an_upstream() {
+        let (forms, all) = (IETF, std::iter::empty());
+        let fields =
+            Fields { forms, shown: None, all, now: 0, is_rejected: true, retry_after: None };
+        assert!(fields.has(b"retry-after") && !fields.has(b"ratelimit"));
+        let none = |_: &Name, _: FieldValue<'_>| Err(());
+        assert_eq!(fields.write(&mut Values::default(), none), Ok(()));
+    }
+
     const IETF: Forms = Forms { x_ratelimit: None, ratelimit: false, ietf: true };
 
     #[test]
