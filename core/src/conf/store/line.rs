@@ -68,7 +68,7 @@ lines! {
         "key_hmac", StoreSets::KeyHmac;
     }
     values {
-        "cluster" to cluster by Directive::flag, or "off";
+        "cluster" to cluster by Directive::choice, or "off";
         "sentinel" to sentinel by name;
         "user" to user by name;
         "auth_interval" to auth_interval by Directive::time;
@@ -79,7 +79,7 @@ lines! {
         "max_fails" to max_fails by number::<0, MAX_FAILS>, or "3";
         "fail_timeout" to fail_timeout by Directive::time, or "1s";
         "ssl_trusted_certificate" to tls.trusted_certificate by tls::text;
-        "ssl_verify" to tls.verify by Directive::flag, or "on";
+        "ssl_verify" to tls.verify by Directive::choice, or "on";
         "ssl_name" to tls.name by tls::text;
         "ssl_certificate" to tls.certificate by tls::text;
         "ssl_certificate_key" to tls.certificate_key by tls::text;
