@@ -13,11 +13,14 @@ pub(crate) struct Pending<'a> {
     charge: Charge<'a>,
     /// The quota that the client is charged by.
     quota: Quota,
-    own: Option<Override>,
+    /// The quota of its own that this is, if it has one.
+    pub(crate) own: Option<Override>,
     before: Stored,
     after: Stored,
-    verdict: Option<Verdict>,
-    granted: Granted,
+    /// The verdict, once the transaction is decided.
+    pub(crate) verdict: Option<Verdict>,
+    /// The lease that was set aside, once the transaction is decided.
+    pub(crate) granted: Granted,
 }
 
 /// Decides at `now`, and returns whether the request passes. If all limits allow it, all are
@@ -104,21 +107,6 @@ impl<'a> Pending<'a> {
         let Applied { stored: before, quota, own } = applied;
         let (after, granted) = (Stored::default(), Granted::default());
         Self { charge, quota, own, before, after, verdict: None, granted }
-    }
-
-    /// The quota of its own that the client is charged by, if it has one.
-    pub(crate) fn own(&self) -> Option<Override> {
-        self.own
-    }
-
-    /// The lease that was set aside, once the transaction is decided.
-    pub(crate) fn granted(&self) -> Granted {
-        self.granted
-    }
-
-    /// The verdict, once the transaction is decided.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.verdict
     }
 
     /// The record to store, if it has changed.

@@ -36,9 +36,9 @@ pub fn verdicts<'q>(
         |it: Answered<'_, '_>| own_verdict(it).is_none_or(|own| it.0.effect.lets_pass(&own));
     let others_allow = answered.clone().all(lets_pass);
     decide(answered, now, others_allow, |index, answered, entry| {
-        let decided = entry.and_then(Pending::verdict);
-        let granted = entry.filter(|_| answered.0.lease.is_some()).map(Pending::granted);
-        let own = entry.map_or_else(|| own_of(answered), Pending::own);
+        let decided = entry.and_then(|it| it.verdict);
+        let granted = entry.filter(|_| answered.0.lease.is_some()).map(|it| it.granted);
+        let own = entry.map_or_else(|| own_of(answered), |it| it.own);
         if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
             each(index, verdict, Beside { granted, own }.unless_empty().as_ref());
         }
@@ -73,7 +73,7 @@ pub fn unspent<'q>(
     let all = answered.clone();
     decide(answered, now, false, |index, answered, entry| {
         let own = || own_unspent(answered, all.clone().take(index.saturating_add(1)));
-        if let Some(verdict) = entry.map_or_else(own, Pending::verdict) {
+        if let Some(verdict) = entry.map_or_else(own, |it| it.verdict) {
             each(index, verdict);
         }
     });
