@@ -262,10 +262,8 @@ impl Connection {
         self.awaited = 0;
         self.state = ConnectionState::Handshake;
         self.has_answered = false;
-        self.output.clear();
+        self.drop_buffers();
         self.steps = self.handshake.begin(&abilities, &mut self.output);
-        self.output_sent = 0;
-        self.input = Input::default();
         self.channel = Channel::default();
     }
 

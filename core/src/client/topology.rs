@@ -95,16 +95,20 @@ pub(super) enum Layout {
     Slots(Map, MapReply),
     /// The map of a cluster that is in use.
     SameSlots,
-    /// The host and port of a master.
-    Master(String, u16),
+    /// Where a master is.
+    Master(HostPort),
 }
+
+/// A host and a port.
+pub(super) type HostPort = (String, u16);
 
 /// The command that queries a node for the topology.
 #[derive(Debug)]
 pub(super) struct Query {
     /// The kind that it is counted as.
     pub(super) command: metrics::CommandKind,
-    pub(super) words: Vec<String>,
+    /// The command, packed.
+    pub(super) packed: Vec<u8>,
     /// The channel on which changes are published, if there is one. A connection that is subscribed
     /// to it takes no other command.
     pub(super) channel: Option<&'static str>,

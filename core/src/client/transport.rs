@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::agenda::Due;
 use super::connection::{Connection, ConnectionState, Next, PATIENCE_WHEN_ACCEPTED};
 use super::fault::Fault;
+use super::handshake::PING;
 use super::in_flight::Owner;
 use super::link::Lost;
 use super::node::Target;
@@ -128,7 +129,7 @@ impl Client {
             Owner::Command(command) => self.encode_command(key, command, now),
             Owner::Probe => {
                 if let Some(mut link) = self.link(key) {
-                    link.encode(owner, &["PING"], CommandKind::Ping, now);
+                    link.encode(owner, PING, CommandKind::Ping, now);
                 }
             }
             Owner::Topology(_) => {
