@@ -39,7 +39,6 @@ impl QueryString {
         Ok(read)
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

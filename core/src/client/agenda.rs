@@ -38,12 +38,10 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// Adds an action.
     pub(super) fn push(&mut self, action: Action) {
         self.actions.push_back(action);
     }
 
-    /// Takes the next action.
     pub(super) fn poll(&mut self) -> Option<Action> {
         rewinding_pop(&mut self.actions)
     }
@@ -70,7 +68,6 @@ impl Agenda {
         self.end_turn();
     }
 
-    /// The turn ends.
     pub(super) fn on_turn_end(&mut self) {
         self.is_turn_end_due = false;
     }

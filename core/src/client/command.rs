@@ -157,7 +157,6 @@ impl Command {
         command
     }
 
-    /// Adds a charge.
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
         if let Some(lease) = charge.lease {
             self.leases.set(self.len(), *lease);
@@ -259,7 +258,6 @@ impl Command {
         self.members.len() == self.members.capacity()
     }
 
-    /// It was sent.
     pub(super) fn on_sent(&mut self) {
         self.stage = Stage::InFlight { busy: self.members.len() > 1 };
     }

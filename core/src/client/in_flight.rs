@@ -78,7 +78,6 @@ impl InFlight {
         !self.sent.is_empty()
     }
 
-    /// Whether the next reply is a topology.
     pub(super) fn owes_topology(&self) -> bool {
         self.sent.front().is_some_and(|sent| matches!(sent.owner, Owner::Topology(_)))
     }

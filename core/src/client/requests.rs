@@ -13,7 +13,6 @@ use crate::manage::ClientState;
 use crate::overrides::Override;
 use crate::redis::answer::Beside;
 
-/// The requests.
 #[derive(Debug)]
 pub(super) struct Requests {
     slab: Slab<Request>,

@@ -37,7 +37,6 @@ impl<T> Slab<T> {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.places.len().saturating_sub(self.free.len())
     }
@@ -62,7 +61,6 @@ impl<T> Slab<T> {
 }
 
 impl<T: Recycle> Slab<T> {
-    /// Adds an entry.
     pub(super) fn insert(&mut self, entry: T) -> Key<T> {
         if let Some((key, place)) = self.take_place() {
             *place = entry;
@@ -112,7 +110,6 @@ impl<T: Recycle + Default> Slab<T> {
         }
     }
 
-    /// Adds an entry in a new place.
     #[cold]
     fn insert_new(&mut self) -> Key<T> {
         self.insert(T::default())

@@ -222,7 +222,6 @@ impl Client {
         }
     }
 
-    /// A command for a request.
     fn new_command(&mut self, charges: &[Charge<'_>], member: Member) -> CommandKey {
         let slot = charges.first().map_or(0, |first| self.slot_of(first));
         self.commands.add(charges, member, slot, &mut self.requests)
@@ -258,7 +257,6 @@ impl Client {
         }
     }
 
-    /// Sends a command, if it is held.
     pub(super) fn send_held(&mut self, key: CommandKey, now: u64) {
         if self.commands.stage(key) == Some(Stage::Held) {
             self.route(key, now);
@@ -268,7 +266,6 @@ impl Client {
 
 /// Nodes and connections.
 impl Client {
-    /// Sends a command that is new.
     pub(super) fn send_new(&mut self, command: Command, now: u64) {
         let key = self.commands.insert(command);
         self.route(key, now);

@@ -76,7 +76,6 @@ pub(super) trait Topology: std::fmt::Debug {
     /// A redirection (MOVED) names this node as the owner of the slot.
     fn on_moved(&mut self, _slot: u16, _node: NodeKey) {}
 
-    /// Whether the node is a master.
     fn is_master(&self, node: NodeKey) -> bool;
 
     /// Whether a part of the deployment has no node.

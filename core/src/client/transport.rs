@@ -29,7 +29,6 @@ impl Client {
         }
     }
 
-    /// Starts to connect.
     #[cold]
     pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
         if let Some(mut link) = self.link(key) {

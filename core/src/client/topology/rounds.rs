@@ -257,7 +257,6 @@ impl Rounds {
         self.is_under_way && self.open.is_empty()
     }
 
-    /// A reply was applied.
     pub(in crate::client) fn on_applied(&mut self) {
         self.oldest = self.number.wrapping_add(1);
     }
@@ -267,7 +266,6 @@ impl Rounds {
         self.first = self.first.wrapping_add(self.tried);
     }
 
-    /// A round has ended.
     pub(in crate::client) fn end(&mut self, is_fruitless: bool, random: u64, now: u64) {
         self.is_under_way = false;
         self.open.clear();

@@ -82,7 +82,6 @@ impl TlsSettings<'_> {
     }
 }
 
-/// Reads a text.
 pub(super) fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
     match line.nonempty_value()? {
         value if value.contains('$') => Err(line.invalid(value, "without variables")),
@@ -90,7 +89,6 @@ pub(super) fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> 
     }
 }
 
-/// The versions that a line names.
 pub(super) fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, DirectiveError> {
     let mut versions = Vec::new();
     for word in line.texts() {

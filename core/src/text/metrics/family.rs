@@ -30,7 +30,6 @@ fn each<const N: usize>(label: &'static str, values: [&str; N], counts: [u64; N]
     Samples::Each(label, values.into_iter().zip(counts).collect())
 }
 
-/// The metrics of a limit.
 pub(super) const LIMITS: [Family<LimitMetrics>; 5] = [
     Family {
         name: "requests_total",
@@ -61,7 +60,6 @@ pub(super) const LIMITS: [Family<LimitMetrics>; 5] = [
     },
 ];
 
-/// The metrics of a server.
 pub(super) const NODES: [Family<NodeMetrics>; 7] = [
     Family {
         name: "commands_total",
@@ -100,7 +98,6 @@ pub(super) const NODES: [Family<NodeMetrics>; 7] = [
     },
 ];
 
-/// The metrics of the memory.
 pub(super) const MEMORY: [Family<MemoryMetrics>; 4] = [
     Family {
         name: "shared_memory_bytes",
