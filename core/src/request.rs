@@ -234,13 +234,6 @@ impl<M: Machine> LimitedRequest<'_, M> {
         Some(if stands { Ok(()) } else { outcome })
     }
 
-    /// Takes over the answers of Redis that have come.
-    fn take_answers(&self) {
-        if let Some(submission) = self.submission.get() {
-            submission.with_answers(|answers| self.take(answers));
-        }
-    }
-
     fn take(&self, answers: &[Answer]) {
         for (limit, answer) in self.limits.iter().zip(answers) {
             let first = limit.verdict().filter(|_| self.is_second.get());
@@ -413,7 +406,9 @@ impl<M: Machine> LimitedRequest<'_, M> {
         if !self.is_submitted() && !self.limits.iter().any(has_renewal) {
             return;
         }
-        self.take_answers();
+        if let Some(submission) = self.submission.get() {
+            submission.with_answers(|answers| self.take(answers));
+        }
         match machine() {
             Some(machine) => {
                 self.renew_leases(machine);

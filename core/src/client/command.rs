@@ -211,7 +211,7 @@ impl Command {
     pub(super) fn is_shareable(&self) -> bool {
         self.purpose == Purpose::Charge
             && !self.is_asking
-            && self.single().is_some_and(|charge| charge.quota.algorithm().is_repeatable())
+            && self.single().is_some_and(|charge| !charge.quota.algorithm().stores_itself())
     }
 
     /// Whether it is about just this charge. It can say one thing about a lease only.

@@ -7,7 +7,6 @@ use super::slab::NodeKey;
 use super::{Action, Client, Level, Random};
 use crate::metrics::ErrorKind;
 use crate::redis::reply::Reply;
-use crate::text::log::Escaped;
 
 /// When connections log in again, and who has refused that. Times are in µs.
 #[derive(Debug)]
@@ -93,7 +92,7 @@ impl Client {
             "redis {} refused the password, with which connections were to log in again: \"{}\"; they stay \
              open",
             node.name(),
-            Escaped(refusal.text.as_bytes())
+            refusal.shown()
         );
         if self.credentials.refused_by.is_none() {
             self.credentials.refused_by = Some(key);

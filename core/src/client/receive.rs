@@ -15,7 +15,6 @@ use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
 use crate::redis::refusal::RefusalKind;
 use crate::redis::reply::{Reply, ScriptReply};
-use crate::text::log::Escaped;
 
 /// Receiving.
 impl Client {
@@ -161,7 +160,7 @@ impl Client {
             node.is_permission_missing = true;
         }
         self.count_error(key, kind);
-        self.warn(key, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
+        self.warn(key, format!("refused {what}: \"{}\"", refusal.shown()));
     }
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of
@@ -275,7 +274,9 @@ impl Client {
             return false;
         };
         for member in ended.members {
-            self.requests.on_state(member.request, state);
+            if let Some(request) = self.requests.get_mut(member.request) {
+                request.state = Some(Box::new(state));
+            }
             self.requests.conclude(member, Ok(()), &mut self.agenda);
         }
         true

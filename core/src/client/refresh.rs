@@ -42,13 +42,6 @@ impl Client {
         unneeded.into_iter().for_each(|key| self.fail(key, Error::Lost, now));
     }
 
-    /// Sends the commands that waited for a topology.
-    fn route_parked(&mut self, now: u64) {
-        for (key, _) in self.waiting.take_parked() {
-            self.route(key, now);
-        }
-    }
-
     /// There is no new topology for the commands that wait for one.
     fn fail_parked(&mut self, now: u64) {
         for (key, error) in self.waiting.take_parked() {
@@ -132,7 +125,8 @@ impl Client {
         if let Some(layout) = self.discovery.conclude(&self.pool.nodes) {
             return self.end_round(layout, now);
         }
-        self.discovery.on_fruitless(self.random.next(), now);
+        self.discovery.rounds.end(true, self.random.next(), now);
+        self.discovery.rounds.turn_nodes();
         self.fail_parked(now);
         self.discovery.pause(&mut self.agenda);
     }
@@ -249,7 +243,9 @@ impl Client {
             self.agenda.advance_to(Due::Retirement, at);
         }
         masters.into_iter().for_each(|master| self.open_node(master, now));
-        self.route_parked(now);
+        for (key, _) in self.waiting.take_parked() {
+            self.route(key, now);
+        }
         is_logged || before != self.pool.nodes.current()
     }
 

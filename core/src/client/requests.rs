@@ -119,13 +119,6 @@ impl Requests {
         }
     }
 
-    /// A reply has brought the state of a client.
-    pub(super) fn on_state(&mut self, key: RequestKey, state: ClientState) {
-        if let Some(request) = self.get_mut(key) {
-            request.state = Some(Box::new(state));
-        }
-    }
-
     /// A command of a request has an outcome; its verdicts are noted already.
     pub(super) fn conclude(
         &mut self,

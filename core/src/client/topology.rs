@@ -116,9 +116,7 @@ pub(super) struct Query {
 /// The error for a reply of the wrong kind.
 fn unexpected(reply: &Reply<'_>) -> String {
     match reply {
-        Reply::Error(refusal) => {
-            format!("\"{}\"", crate::text::log::Escaped(refusal.text.as_bytes()))
-        }
+        Reply::Error(refusal) => format!("\"{}\"", refusal.shown()),
         _ => "the reply is malformed".to_owned(),
     }
 }

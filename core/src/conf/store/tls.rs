@@ -51,11 +51,6 @@ const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13]
 pub(super) const DEFAULT_CIPHERS: &str = "DEFAULT";
 
 impl TlsSettings<'_> {
-    /// Whether there is any line.
-    pub(super) fn is_given(&self) -> bool {
-        *self != Self::default()
-    }
-
     /// Whether the server's certificate is verified.
     pub fn verifies(&self) -> bool {
         self.verify.unwrap_or(true)
