@@ -159,7 +159,7 @@ impl Command {
 
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
         if let Some(lease) = charge.lease {
-            self.leases.set(self.len(), *lease);
+            self.leases.update(self.len(), |own| *own = *lease);
         }
         // Memory of its own is kept.
         match self.keys.is_empty() && !self.keys.spilled() {
@@ -230,7 +230,7 @@ impl Command {
     /// Adds a request that is charged the same.
     pub(super) fn join(&mut self, member: Member, lease: Option<&Lease>) {
         if let (Some(lease), 1) = (lease, self.len()) {
-            self.leases.set(0, *lease);
+            self.leases.update(0, |own| *own = *lease);
             self.lessee = Some(member.request);
         }
         self.members.push(member);

@@ -193,13 +193,6 @@ impl<T> Sparse<T> {
         all.iter().find(|(other, _)| *other == place).map(|(_, value)| value)
     }
 
-    /// Sets the value of a place, instead of any that it has.
-    pub(super) fn set(&mut self, place: usize, value: T) {
-        let all = self.0.get_or_insert_default();
-        all.retain(|(other, _)| *other != place);
-        all.push((place, value));
-    }
-
     /// Changes the value of a place, from the default if it has none.
     pub(super) fn update(&mut self, place: usize, change: impl FnOnce(&mut T))
     where

@@ -38,7 +38,7 @@ pub fn verdicts<'q>(
     decide(answered, now, others_allow, |index, answered, entry| {
         let decided = entry.and_then(|it| it.verdict);
         let granted = entry.filter(|_| answered.0.lease.is_some()).map(|it| it.granted);
-        let own = entry.map_or_else(|| own_of(answered), |it| it.own);
+        let own = entry.map_or_else(|| own_of(answered), |it| it.applied.own);
         if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
             each(index, verdict, Beside { granted, own }.unless_empty().as_ref());
         }
