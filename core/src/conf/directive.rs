@@ -88,11 +88,11 @@ impl<'a> Directive<'a> {
     }
 
     /// The only argument, as a number.
-    pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, DirectiveError> {
+    pub(super) fn number<const LEAST: u64, const MOST: u64>(&self) -> Result<u64, DirectiveError> {
         let value = self.value()?;
         match rate::whole(value) {
-            Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => Err(self.invalid(value, &format!("a number between {least} and {most}"))),
+            Ok(number) if (LEAST..=MOST).contains(&number) => Ok(number),
+            _ => Err(self.invalid(value, &format!("a number between {LEAST} and {MOST}"))),
         }
     }
 

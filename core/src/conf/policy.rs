@@ -114,7 +114,7 @@ const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-
 
 /// The length of a prefix of an address, which has so many bits.
 pub(super) fn prefix<const BITS: u64>(line: &Directive<'_>) -> Result<u32, DirectiveError> {
-    line.number(1, BITS).map(|bits| bits as u32)
+    line.number::<1, BITS>().map(|bits| bits as u32)
 }
 
 /// How long a machine may hold units that it has taken ahead, in ms, if no time is given.
@@ -143,18 +143,10 @@ pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::PageForm
 }
 
 /// The least size of the memory that workers share, in bytes.
-const LEAST_MEMORY: u64 = 256 << 10;
-
-pub(super) fn memory(line: &Directive<'_>) -> Result<u64, DirectiveError> {
-    line.size(LEAST_MEMORY)
-}
+pub(super) const LEAST_MEMORY: u64 = 256 << 10;
 
 /// The most keys of a limit that are kept as those that were rejected most.
 pub const MOST_TOP_KEYS: usize = 100;
-
-pub(super) fn top(line: &Directive<'_>) -> Result<u64, DirectiveError> {
-    line.number(0, MOST_TOP_KEYS as u64)
-}
 
 /// How many lines about rejections and delays a worker writes in a second.
 pub(super) const USUAL_LOG_RATE: u64 = 1_000;

@@ -3,7 +3,9 @@
 use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
-use super::policy::{self, LogKey, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use super::policy::{
+    self, LogKey, LogLevel, LogLimit, MOST_TOP_KEYS, OnError, OnInvalid, USUAL_LOG_RATE,
+};
 use crate::key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
@@ -157,9 +159,10 @@ directives! {
         c"rate_limit_redis_pass", Everywhere, One, Sets::Pass { default: DEFAULT_STORE };
         c"rate_limit_redis_store", Http, OneAndBlock, Sets::Store;
         c"rate_limit_redis_shared_memory", Http, One,
-            Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY };
+            Sets::Memory { read: |line| line.size(policy::LEAST_MEMORY), default: DEFAULT_MEMORY };
         c"rate_limit_redis_admin", Location, None, Sets::Admin;
-        c"rate_limit_redis_top", Http, One, Sets::Top { read: policy::top, default: 0 };
+        c"rate_limit_redis_top", Http, One,
+            Sets::Top { read: |line| line.number::<0, { MOST_TOP_KEYS as u64 }>(), default: 0 };
     }
     policy {
         /// How long a request may wait for its decision, in ms.
