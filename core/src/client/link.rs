@@ -105,12 +105,12 @@ impl Link<'_> {
         let connection = &mut *self.connection;
         if command.is_asking {
             redis::cmd("ASKING").write_packed_command(connection.buffer());
-            connection.queue.on_sent(Owner::Asking, now);
+            connection.queue.on_sent(Owner::Asking, now, 0);
         }
         command.encode(scripts, connection.buffer());
         let timeouts = command.members.iter().map(|member| member.timeout);
         let shortest = timeouts.clone().min().unwrap_or(0);
-        connection.queue.on_command_sent(key, now, shortest);
+        connection.queue.on_sent(Owner::Command(key), now, shortest);
         connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
         let counted = match command.by {
             By::Sha => CommandKind::Evalsha,
@@ -134,7 +134,7 @@ impl Link<'_> {
     pub(super) fn encode_login(&mut self, now: u64) {
         if let Some(login) = self.node.handshake.auth() {
             self.connection.buffer().extend_from_slice(login);
-            self.connection.queue.on_sent(Owner::Login, now);
+            self.connection.queue.on_sent(Owner::Login, now, 0);
         }
     }
 
@@ -155,7 +155,7 @@ impl Link<'_> {
 
     fn write(&mut self, owner: Owner, packed: &[u8], now: u64) {
         self.connection.buffer().extend_from_slice(packed);
-        self.connection.queue.on_sent(owner, now);
+        self.connection.queue.on_sent(owner, now, 0);
     }
 }
 
