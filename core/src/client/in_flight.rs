@@ -96,7 +96,7 @@ impl InFlight {
         rewinding_pop(&mut self.unsent)
     }
 
-    /// `owner` was sent at `at`, for requests whose shortest timeout is `timeout`, if for any.
+    /// `owner` was sent at `at`, for requests whose shortest timeout is `timeout`; 0 if for none.
     pub(super) fn on_sent(&mut self, owner: Owner, at: u64, timeout: u64) {
         let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
         self.sent.push_back(Sent { owner, at, timeout });
