@@ -12,7 +12,6 @@ use super::in_flight::Owner;
 use super::requests::Error;
 use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Layout;
-use super::topology::rounds::RoundStep;
 use super::{Action, Client};
 use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::MILLISECOND;
@@ -62,15 +61,15 @@ impl Client {
 impl Client {
     /// Does what is due.
     pub(super) fn check_refresh(&mut self, now: u64) {
-        match self.discovery.rounds.take_step(now) {
-            Some(RoundStep::GoOn) => {
-                self.on_late_queries(now);
-                self.query_next(now);
-            }
-            Some(RoundStep::Begin { is_wanted }) if is_wanted || !self.leaving.has_begun() => {
-                self.refresh_topology(now);
-            }
-            Some(RoundStep::Begin { .. }) | None => {}
+        let rounds = &mut self.discovery.rounds;
+        if !rounds.take_due(now) {
+            return;
+        }
+        if rounds.is_under_way() {
+            self.on_late_queries(now);
+            self.query_next(now);
+        } else if rounds.is_wanted() || !self.leaving.has_begun() {
+            self.refresh_topology(now);
         }
     }
 
@@ -260,16 +259,12 @@ impl Client {
     pub(super) fn remove_if_done(&mut self, key: NodeKey, now: u64) -> bool {
         let is_done = self.pool.is_done(key, now);
         if is_done {
-            self.remove_node(key, now);
+            for connection in self.pool.connections_of(key) {
+                self.abandon(connection, key, now);
+            }
+            self.pool.nodes.remove(key);
+            self.agenda.push(Action::Remove(key));
         }
         is_done
-    }
-
-    fn remove_node(&mut self, node: NodeKey, now: u64) {
-        for key in self.pool.connections_of(node) {
-            self.abandon(key, node, now);
-        }
-        self.pool.nodes.remove(node);
-        self.agenda.push(Action::Remove(node));
     }
 }
