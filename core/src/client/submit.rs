@@ -88,7 +88,7 @@ impl Client {
 
     /// The quota of its own by which the client of a charge was charged, if it has one.
     pub fn own(&self, key: RequestKey, charge: usize) -> Option<Override> {
-        self.requests.get(key)?.rare.get(charge)?.own
+        self.requests.get(key)?.rare.get(charge)?.beside.own
     }
 
     /// The first of these charges, which can be in one command, and the others. Most requests have one
@@ -119,7 +119,7 @@ impl Client {
     pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         let Some(request) = self.requests.get(key) else { return Granted::default() };
         let now = request.answers.get(charge).map_or(0, |answer| answer.now);
-        let granted = request.rare.get(charge).and_then(|rare| rare.granted);
+        let granted = request.rare.get(charge).and_then(|rare| rare.beside.granted);
         granted.unwrap_or(Granted::nothing(now))
     }
 
