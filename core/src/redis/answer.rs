@@ -154,25 +154,18 @@ pub fn repeated(
             quota.algorithm().decide_each(&mut stored, found.now(), quota, cost, times, note);
         }
         None => {
-            let Charge { quota, cost, lease, .. } = charge;
-            let (algorithm, now) = (quota.algorithm(), found.now());
-            // Most limits have one quota for all clients, and it is not copied.
-            let individual = quota.has_override().then(|| applied(answered, now));
-            let own = individual.as_ref().and_then(|it| it.own);
-            let (mut stored, its) = match individual {
-                None => (stored(answered), None),
-                Some(Applied { stored, quota, .. }) => (stored, Some(quota)),
-            };
-            let quota = its.as_ref().unwrap_or(quota);
+            let (Charge { cost, lease, .. }, now) = (*charge, found.now());
+            let Applied { mut stored, ref quota, own } = applied(answered, now);
+            let algorithm = quota.algorithm();
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
-            let beside = own.map(|own| Beside { granted: None, own: Some(own) });
+            let beside = Beside { granted: None, own }.unless_empty();
             let mut note = |verdict| each(verdict, beside.as_ref());
-            algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
+            algorithm.decide_each(&mut stored, now, quota, cost, before_last, &mut note);
             if let Some(lease) = lease {
-                let verdict = algorithm.decide(&mut stored, now, quota, *cost);
-                let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
+                let verdict = algorithm.decide(&mut stored, now, quota, cost);
+                let remaining = if verdict.allowed && cost > 0 { verdict.remaining } else { 0 };
                 let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
                 let granted = Some(Granted { returned, ..granted });
                 each(verdict, Some(&Beside { granted, own }));
