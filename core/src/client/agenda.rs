@@ -68,10 +68,6 @@ impl Agenda {
         self.end_turn();
     }
 
-    pub(super) fn on_turn_end(&mut self) {
-        self.is_turn_end_due = false;
-    }
-
     /// Changes what is counted at a node.
     pub(super) fn count(&mut self, key: NodeKey, node: &mut Node, change: impl FnOnce(&mut Node)) {
         change(node);
@@ -273,7 +269,7 @@ mod tests {
         for _ in 0..2 {
             keys.iter().for_each(|key| agenda.flush_later(*key));
             assert_eq!([agenda.poll(), agenda.poll()], [Some(Action::EndTurn), None]);
-            agenda.on_turn_end();
+            agenda.is_turn_end_due = false;
             let mut flushed = [(); 2].map(|()| agenda.next_flush().unwrap());
             flushed.sort_by_key(|key| key.index());
             assert_eq!((flushed, agenda.next_flush()), (keys, None));
