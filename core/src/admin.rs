@@ -22,6 +22,7 @@ use crate::key;
 use crate::limit::Quota;
 use crate::manage::Change;
 use crate::rate::whole;
+use crate::text::log::Escaped;
 
 /// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +89,8 @@ impl<'a> Operation<'a> {
             return Err(AdminError::EmptyLimit);
         }
         let limit = limits.iter().find(|limit| limit.definition.name == name);
-        let limit = limit.ok_or_else(|| AdminError::unknown_limit(&name))?;
+        let unknown = || AdminError::UnknownLimit(Escaped(name.as_bytes()).to_string());
+        let limit = limit.ok_or_else(unknown)?;
         let operation = match method == Method::Get && query.flag("top")? {
             true => Self::Top(limit),
             false => Self::Client(Management::read(method, &mut query, limit)?),

@@ -262,11 +262,6 @@ impl Algorithm {
         self.row().stores_itself
     }
 
-    /// Whether one command can charge for several equal requests: see `Scripts::encode_repeated`.
-    pub(crate) fn is_repeatable(self) -> bool {
-        !self.stores_itself()
-    }
-
     /// How what was spent comes back.
     pub fn regain(self) -> Regain {
         self.row().regain

@@ -310,7 +310,7 @@ impl Client {
 
     /// The turn ends: what its events have led to is sent.
     pub fn on_turn_end(&mut self, now: u64) {
-        self.agenda.on_turn_end();
+        self.agenda.is_turn_end_due = false;
         if let Some(deadline) = self.waiting.deadlines.on_turn_end(now) {
             self.agenda.advance_to(Due::Waiting, deadline);
         }

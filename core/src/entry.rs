@@ -23,7 +23,6 @@ pub type ClientBucket = [ClientEntry; WAYS];
 #[repr(C, align(64))]
 pub struct ClientEntry(pub(crate) [AtomicU64; 2 + WORDS]);
 
-/// The bucket of a client.
 pub(crate) fn bucket(buckets: &[ClientBucket], client: u128) -> Option<&ClientBucket> {
     buckets.get(key::place(client, buckets.len()))
 }

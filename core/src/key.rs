@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::limit::{Quota, is_name};
+use crate::word::{join, split};
 
 /// A client key longer than this many bytes is replaced by a digest of it.
 const MAX_KEY: usize = 512;
@@ -67,10 +68,7 @@ impl PartialEq for RedisKey<'_> {
 ///
 /// In two words, as the memory of a request is not aligned for a `u128`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Digest {
-    high: u64,
-    low: u64,
-}
+pub struct Digest([u64; 2]);
 
 impl Digest {
     /// The digest of a client, by [its own](crate::charge::Charge::client), and its quota.
@@ -80,18 +78,18 @@ impl Digest {
 
     /// The digest as a number.
     pub fn number(self) -> u128 {
-        (u128::from(self.high) << u64::BITS) | u128::from(self.low)
+        join(self.0)
     }
 
     /// A part of the digest.
     pub(crate) fn low(self) -> u64 {
-        self.low
+        self.0[0]
     }
 }
 
 impl From<u128> for Digest {
     fn from(number: u128) -> Self {
-        Self { high: (number >> u64::BITS) as u64, low: number as u64 }
+        Self(split(number))
     }
 }
 

@@ -239,7 +239,7 @@ impl<'a> LocalCharge<'a> {
     fn store(&mut self, table: &mut Table<'_>, now: u64, entry: Option<Pending<'_>>, passes: bool) {
         (self.answer, self.charged) = (LocalAnswer::Unchecked, None);
         let Some(entry) = entry else { return };
-        let Some(verdict) = entry.verdict() else { return };
+        let Some(verdict) = entry.verdict else { return };
         self.charged = (passes && verdict.allowed).then(|| Charged::new(now, &verdict));
         self.answer = LocalAnswer::Verdict(verdict);
         // A client that is blocked was charged nothing, and the block is not one of this table.

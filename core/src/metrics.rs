@@ -5,6 +5,12 @@
 pub const BUCKETS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
+/// Values that have names and can be chosen by them.
+pub(crate) trait Named: Copy + 'static {
+    /// Every value that can be chosen, and its name.
+    const CHOICES: &'static [(&'static str, Self)];
+}
+
 /// Makes an enum of values that have names, such as those of a label or an argument; and the list of those that are counted or
 /// chosen, in the order of the counters: of all but what comes after the `;`.
 macro_rules! labels {
@@ -30,6 +36,10 @@ macro_rules! labels {
                     $(Self::$other => $other_text,)?
                 }
             }
+        }
+
+        impl $crate::metrics::Named for $name {
+            const CHOICES: &'static [(&'static str, Self)] = &[$(($text, Self::$value)),+];
         }
     )+};
 }

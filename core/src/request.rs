@@ -133,7 +133,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
     fn spend_leases(&self, machine: &M, now: u64) -> bool {
         machine.spend(self.limits, now, &mut |index, verdict| {
             if let Some(limit) = self.limits.get(index) {
-                limit.set_verdict(Some(verdict));
+                limit.verdict.set(Some(verdict));
             }
         })
     }
@@ -169,7 +169,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
                 true => taken.lease(limit.charge.quota, span, now),
                 false => taken.report(limit.charge.quota, span, now),
             };
-            limit.renew(keep(Renewal { taken, lease })?);
+            limit.renewal.set(Some(keep(Renewal { taken, lease })?));
         }
         Some(())
     }
@@ -184,7 +184,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
 
     fn renew(&self, machine: &M) {
         for (index, limit) in self.limits.iter().enumerate() {
-            if let Some(renewal) = limit.take_renewal() {
+            if let Some(renewal) = limit.renewal.take() {
                 let granted = |submission: M::Submission| submission.granted(index);
                 let outcome = Outcome {
                     may_have_run: limit.may_have_run(),
@@ -234,18 +234,11 @@ impl<M: Machine> LimitedRequest<'_, M> {
         Some(if stands { Ok(()) } else { outcome })
     }
 
-    /// Takes over the answers of Redis that have come.
-    fn take_answers(&self) {
-        if let Some(submission) = self.submission.get() {
-            submission.with_answers(|answers| self.take(answers));
-        }
-    }
-
     fn take(&self, answers: &[Answer]) {
         for (limit, answer) in self.limits.iter().zip(answers) {
             let first = limit.verdict().filter(|_| self.is_second.get());
             limit.take(answer);
-            limit.set_verdict(answer.verdict.or(first));
+            limit.verdict.set(answer.verdict.or(first));
         }
     }
 
@@ -379,7 +372,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
         let Some(submission) = self.submission.get().filter(|_| self.is_violated()) else { return };
         for (index, limit) in self.limits.iter().enumerate().filter(|(_, it)| it.is_charged()) {
             refund(submission, limit);
-            limit.set_verdict(submission.unspent(index).or(limit.verdict()));
+            limit.verdict.set(submission.unspent(index).or(limit.verdict()));
         }
     }
 
@@ -409,10 +402,13 @@ impl<M: Machine> LimitedRequest<'_, M> {
         M: 'm,
     {
         drop(self.local.take());
-        if !self.is_submitted() && !self.limits.iter().any(Evaluated::has_renewal) {
+        let has_renewal = |limit: &Evaluated<'_, M::Limit>| limit.renewal.get().is_some();
+        if !self.is_submitted() && !self.limits.iter().any(has_renewal) {
             return;
         }
-        self.take_answers();
+        if let Some(submission) = self.submission.get() {
+            submission.with_answers(|answers| self.take(answers));
+        }
         match machine() {
             Some(machine) => {
                 self.renew_leases(machine);
@@ -431,5 +427,6 @@ impl<M: Machine> LimitedRequest<'_, M> {
 #[cold]
 fn refund<L: ConfiguredLimit>(submission: impl Submission, limit: &Evaluated<'_, L>) {
     submission.refund(&limit.of_line(), limit.regained_from(limit.charge.cost));
-    limit.on_refunded();
+    // Nothing of it is settled when the request ends.
+    limit.is_charged.set(false);
 }

@@ -4,20 +4,19 @@ use crate::algorithm::Stored;
 use crate::charge::{Charge, Effect};
 use crate::decision::{Retry, Verdict};
 use crate::lease::{Granted, Lease};
-use crate::limit::Quota;
-use crate::overrides::{Applied, Override};
+use crate::overrides::Applied;
 
 /// A limit in a transaction: its charge, what is stored under its key, and what is to be stored.
 #[derive(Debug)]
 pub(crate) struct Pending<'a> {
     charge: Charge<'a>,
-    /// The quota that the client is charged by.
-    quota: Quota,
-    own: Option<Override>,
-    before: Stored,
+    /// What is stored, and the quota that the client is charged by.
+    pub(crate) applied: Applied,
     after: Stored,
-    verdict: Option<Verdict>,
-    granted: Granted,
+    /// The verdict, once the transaction is decided.
+    pub(crate) verdict: Option<Verdict>,
+    /// The lease that was set aside, once the transaction is decided.
+    pub(crate) granted: Granted,
 }
 
 /// Decides at `now`, and returns whether the request passes. If all limits allow it, all are
@@ -101,29 +100,13 @@ fn grant(entries: &mut [Option<Pending<'_>>], now: u64) {
 impl<'a> Pending<'a> {
     /// A limit to be charged, and what is stored under its key.
     pub(crate) fn new(charge: Charge<'a>, applied: Applied) -> Self {
-        let Applied { stored: before, quota, own } = applied;
         let (after, granted) = (Stored::default(), Granted::default());
-        Self { charge, quota, own, before, after, verdict: None, granted }
-    }
-
-    /// The quota of its own that the client is charged by, if it has one.
-    pub(crate) fn own(&self) -> Option<Override> {
-        self.own
-    }
-
-    /// The lease that was set aside, once the transaction is decided.
-    pub(crate) fn granted(&self) -> Granted {
-        self.granted
-    }
-
-    /// The verdict, once the transaction is decided.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.verdict
+        Self { charge, applied, after, verdict: None, granted }
     }
 
     /// The record to store, if it has changed.
     pub(crate) fn change(&self) -> Option<&Stored> {
-        (self.after != self.before).then_some(&self.after)
+        (self.after != self.applied.stored).then_some(&self.after)
     }
 
     fn lets_pass(&self) -> bool {
@@ -136,13 +119,13 @@ impl<'a> Pending<'a> {
 
     fn spend(&mut self, earlier: &[Option<Self>], now: u64) {
         self.load(earlier, now);
-        let (quota, cost) = (&self.quota, self.charge.cost);
+        let (quota, cost) = (&self.applied.quota, self.charge.cost);
         self.verdict = Some(quota.algorithm().decide(&mut self.after, now, quota, cost));
     }
 
     fn grant(&mut self, now: u64) {
         let Charge { cost, lease: Some(lease), .. } = self.charge else { return };
-        let quota = &self.quota;
+        let quota = &self.applied.quota;
         let remaining = match self.verdict {
             Some(verdict) if verdict.allowed && cost > 0 => verdict.remaining,
             Some(_) | None => 0,
@@ -156,7 +139,7 @@ impl<'a> Pending<'a> {
     fn spend_nothing(&mut self, earlier: &[Option<Self>], now: u64) {
         self.load(earlier, now);
         if let Some(Verdict { allowed, retry, .. }) = self.verdict {
-            let (quota, rejects) = (&self.quota, matches!(retry, Retry::After(_)));
+            let (quota, rejects) = (&self.applied.quota, matches!(retry, Retry::After(_)));
             let unspent = quota.algorithm().decline(&mut self.after, now, quota, rejects);
             self.verdict = Some(Verdict { allowed, retry, ..unspent });
         }
@@ -164,7 +147,7 @@ impl<'a> Pending<'a> {
 
     /// When a request could pass that this limit rejects, if others of `entries` share its key.
     fn shared_retry(&self, entries: &[Option<Self>], now: u64) -> Option<Retry> {
-        let (quota, effect) = (&self.quota, self.charge.effect);
+        let (quota, effect) = (&self.applied.quota, self.charge.effect);
         let rejection = self.verdict.filter(|verdict| !effect.lets_pass(verdict))?;
         let sharers = entries.iter().flatten().filter(|other| other.shares_key_with(self));
         if sharers.clone().count() == 1 {
@@ -183,8 +166,8 @@ impl<'a> Pending<'a> {
     /// Starts from what is stored, or from what an earlier entry of the same key is to store.
     fn load(&mut self, earlier: &[Option<Self>], now: u64) {
         let sharer = earlier.iter().flatten().rfind(|other| other.shares_key_with(self));
-        self.after.clone_from(sharer.map_or(&self.before, |sharer| &sharer.after));
-        let quota = &self.quota;
+        self.after.clone_from(sharer.map_or(&self.applied.stored, |sharer| &sharer.after));
+        let quota = &self.applied.quota;
         let report =
             |lease: &Lease| quota.algorithm().report(&mut self.after, now, quota, &lease.report);
         let returned = self.charge.lease.map_or(0, report);

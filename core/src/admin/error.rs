@@ -3,7 +3,6 @@
 use crate::client::Error;
 use crate::conf::limit::UnusableValue;
 use crate::manage::Change;
-use crate::text::log::Escaped;
 
 /// Why a request is refused, or has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,16 +96,6 @@ impl AdminError {
             Change::Look => Self::Lookup(error),
             _ => Self::Redis(error),
         }
-    }
-
-    /// The error that there is no argument of this name.
-    pub(super) fn unknown_argument(name: &[u8]) -> Self {
-        Self::Unknown(Escaped(name).to_string())
-    }
-
-    /// The error that there is no limit of this name.
-    pub(super) fn unknown_limit(name: &str) -> Self {
-        Self::UnknownLimit(Escaped(name.as_bytes()).to_string())
     }
 
     /// The error that the value of an argument is not what it must be.

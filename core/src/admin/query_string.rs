@@ -1,6 +1,7 @@
 //! A query string.
 
 use super::AdminError;
+use crate::text::log::Escaped;
 
 /// Every argument that a request may have.
 const NAMES: [&str; 13] = [
@@ -30,7 +31,7 @@ impl QueryString {
         for part in query.split(|byte| *byte == b'&').filter(|part| !part.is_empty()) {
             let (name, value) = split(part);
             let known = NAMES.into_iter().find(|known| known.as_bytes() == name);
-            let name = known.ok_or_else(|| AdminError::unknown_argument(name))?;
+            let name = known.ok_or_else(|| AdminError::Unknown(Escaped(name).to_string()))?;
             if read.0.iter().any(|(other, _)| *other == name) {
                 return Err(AdminError::Repeated(name));
             }
@@ -39,7 +40,6 @@ impl QueryString {
         Ok(read)
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -38,12 +38,10 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// Adds an action.
     pub(super) fn push(&mut self, action: Action) {
         self.actions.push_back(action);
     }
 
-    /// Takes the next action.
     pub(super) fn poll(&mut self) -> Option<Action> {
         rewinding_pop(&mut self.actions)
     }
@@ -68,11 +66,6 @@ impl Agenda {
     pub(super) fn flush_later(&mut self, connection: ConnectionKey) {
         self.to_flush.push(connection);
         self.end_turn();
-    }
-
-    /// The turn ends.
-    pub(super) fn on_turn_end(&mut self) {
-        self.is_turn_end_due = false;
     }
 
     /// Changes what is counted at a node.
@@ -276,7 +269,7 @@ mod tests {
         for _ in 0..2 {
             keys.iter().for_each(|key| agenda.flush_later(*key));
             assert_eq!([agenda.poll(), agenda.poll()], [Some(Action::EndTurn), None]);
-            agenda.on_turn_end();
+            agenda.is_turn_end_due = false;
             let mut flushed = [(); 2].map(|()| agenda.next_flush().unwrap());
             flushed.sort_by_key(|key| key.index());
             assert_eq!((flushed, agenda.next_flush()), (keys, None));

@@ -160,11 +160,10 @@ impl Pool {
         let is_overdue = |key: &ConnectionKey| {
             self.connections.get(*key).is_some_and(|connection| connection.queue.is_overdue())
         };
-        let Some(node) = self.nodes.get(key).filter(|node| node.health.is_slow()) else { return };
-        if node.connections.iter().any(is_overdue) {
-            return;
-        }
-        if let Some(node) = self.nodes.get_mut(key) {
+        if let Some(node) = self.nodes.get_mut(key)
+            && node.health.is_slow()
+            && !node.connections.iter().any(is_overdue)
+        {
             node.health.on_prompt();
             agenda.push(Action::View(key));
             agenda.push(Action::Prompt(key));

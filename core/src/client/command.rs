@@ -157,10 +157,9 @@ impl Command {
         command
     }
 
-    /// Adds a charge.
     pub(super) fn add(&mut self, charge: &Charge<'_>) {
         if let Some(lease) = charge.lease {
-            self.leases.set(self.len(), *lease);
+            self.leases.update(self.len(), |own| *own = *lease);
         }
         // Memory of its own is kept.
         match self.keys.is_empty() && !self.keys.spilled() {
@@ -212,7 +211,7 @@ impl Command {
     pub(super) fn is_shareable(&self) -> bool {
         self.purpose == Purpose::Charge
             && !self.is_asking
-            && self.single().is_some_and(|charge| charge.quota.algorithm().is_repeatable())
+            && self.single().is_some_and(|charge| !charge.quota.algorithm().stores_itself())
     }
 
     /// Whether it is about just this charge. It can say one thing about a lease only.
@@ -231,7 +230,7 @@ impl Command {
     /// Adds a request that is charged the same.
     pub(super) fn join(&mut self, member: Member, lease: Option<&Lease>) {
         if let (Some(lease), 1) = (lease, self.len()) {
-            self.leases.set(0, *lease);
+            self.leases.update(0, |own| *own = *lease);
             self.lessee = Some(member.request);
         }
         self.members.push(member);
@@ -259,7 +258,6 @@ impl Command {
         self.members.len() == self.members.capacity()
     }
 
-    /// It was sent.
     pub(super) fn on_sent(&mut self) {
         self.stage = Stage::InFlight { busy: self.members.len() > 1 };
     }

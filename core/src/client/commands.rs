@@ -13,7 +13,6 @@ use crate::redis::reply::ScriptReply;
 /// How often a command may be sent on to another node.
 const MAX_MOVES: u8 = 5;
 
-/// The commands.
 #[derive(Debug)]
 pub(super) struct Commands {
     slab: Slab<Command>,

@@ -98,7 +98,6 @@ pub struct Connection {
     pub(super) counted: Usable,
 }
 
-/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
     Idle,
@@ -262,10 +261,8 @@ impl Connection {
         self.awaited = 0;
         self.state = ConnectionState::Handshake;
         self.has_answered = false;
-        self.output.clear();
+        self.drop_buffers();
         self.steps = self.handshake.begin(&abilities, &mut self.output);
-        self.output_sent = 0;
-        self.input = Input::default();
         self.channel = Channel::default();
     }
 
@@ -313,7 +310,6 @@ impl Connection {
 
 /// Receiving.
 impl Connection {
-    /// Bytes were received.
     pub(super) fn on_received(&mut self, now: u64) {
         self.active = now;
         self.excuses = 0;
@@ -327,7 +323,6 @@ impl Connection {
         self.input.next_frame(input, || self.queue.owes_topology())
     }
 
-    /// Parses a frame.
     pub(super) fn parse<'a>(&self, frame: &'a [u8]) -> Result<Reply<'a>, ProtocolError> {
         match self.state {
             // The reply to SCRIPT EXISTS looks like one of a script.

@@ -2,12 +2,12 @@
 
 use super::agenda::{Agenda, Due};
 use super::in_flight::Owner;
+use super::link::Link;
 use super::node::Role;
 use super::slab::NodeKey;
 use super::{Action, Client, Level, Random};
 use crate::metrics::ErrorKind;
 use crate::redis::reply::Reply;
-use crate::text::log::Escaped;
 
 /// When connections log in again, and who has refused that. Times are in µs.
 #[derive(Debug)]
@@ -65,20 +65,17 @@ impl Client {
     /// Sends `AUTH` on the connections that can be used, between other commands. A sentinel takes none there: its
     /// connections are subscribed to a channel.
     pub fn login(&mut self, now: u64) {
-        let mut refused_by = None;
-        for node in self.pool.nodes.current().to_vec() {
-            if self.pool.nodes.get(node).is_some_and(|node| node.role == Role::Data) {
-                for key in self.pool.connections_of(node) {
-                    if self.pool.connections.get(key).is_some_and(|it| it.is_ready()) {
-                        self.push(key, Owner::Login, now);
-                        refused_by =
-                            refused_by.or(self.credentials.refused_by.filter(|it| *it == node));
-                    }
-                }
+        let mut can_accept = false;
+        for key in self.pool.connections.keys().collect::<Vec<_>>() {
+            let Some(Link { connection, node, .. }) = self.link(key) else { continue };
+            if connection.is_ready() && node.role == Role::Data && node.retired_at.is_none() {
+                let node = connection.node;
+                can_accept |= self.credentials.refused_by == Some(node);
+                self.push(key, Owner::Login, now);
             }
         }
         // A node that is sent no password any more cannot accept it.
-        self.credentials.refused_by = refused_by;
+        self.credentials.refused_by.take_if(|_| !can_accept);
     }
 
     /// A server has answered `AUTH` on a connection that is open. A refusal changes nothing there: the server keeps
@@ -93,7 +90,7 @@ impl Client {
             "redis {} refused the password, with which connections were to log in again: \"{}\"; they stay \
              open",
             node.name(),
-            Escaped(refusal.text.as_bytes())
+            refusal.shown()
         );
         if self.credentials.refused_by.is_none() {
             self.credentials.refused_by = Some(key);

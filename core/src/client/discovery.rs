@@ -135,12 +135,6 @@ impl Discovery {
         self.topology.conclude(serves)
     }
 
-    /// A round has led to nothing.
-    pub(super) fn on_fruitless(&mut self, random: u64, now: u64) {
-        self.rounds.end(true, random, now);
-        self.rounds.turn_nodes();
-    }
-
     /// A round has ended with a layout, which has changed something of note or not. Returns whether the next
     /// one is wanted at once.
     pub(super) fn on_applied(
@@ -204,7 +198,8 @@ mod tests {
         let mut discovery = Discovery::new(&Kind::Cluster, "edge", 0);
         discovery.want(7, &mut agenda);
         assert_eq!((discovery.rounds.at(), agenda.timers.earliest()), (Some(7), Some(7)));
-        discovery.on_fruitless(0, 7);
+        discovery.rounds.end(true, 0, 7);
+        discovery.rounds.turn_nodes();
         agenda.timers.set(Due::Topology, None);
         discovery.pause(&mut agenda);
         assert!(

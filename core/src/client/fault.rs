@@ -32,7 +32,7 @@ pub enum Fault {
     #[error("{0}")]
     Protocol(#[from] ProtocolError),
     /// The server refused a step of the handshake.
-    #[error("{} was refused: \"{}\"", .0.command(), Escaped(.1.text.as_bytes()))]
+    #[error("{} was refused: \"{}\"", .0.command(), .1.shown())]
     Handshake(Step, Refusal),
     /// The server answers, but cannot run scripts for now: it is loading, or a replica, or wants the client to
     /// log in again.

@@ -20,7 +20,7 @@ const MAX_LOADED: usize = 39 * 1024;
 const MAX_SECRETS: usize = 8;
 
 /// `PING`, packed.
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+pub(super) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// The commands of a handshake, and what their replies mean.
 ///

@@ -78,7 +78,6 @@ impl InFlight {
         !self.sent.is_empty()
     }
 
-    /// Whether the next reply is a topology.
     pub(super) fn owes_topology(&self) -> bool {
         self.sent.front().is_some_and(|sent| matches!(sent.owner, Owner::Topology(_)))
     }
@@ -97,15 +96,10 @@ impl InFlight {
         rewinding_pop(&mut self.unsent)
     }
 
-    /// `owner` was sent at `at`.
-    pub(super) fn on_sent(&mut self, owner: Owner, at: u64) {
-        self.sent.push_back(Sent { owner, at, timeout: 0 });
-    }
-
-    /// A command was sent at `at` for requests whose shortest timeout is `timeout`.
-    pub(super) fn on_command_sent(&mut self, command: CommandKey, at: u64, timeout: u64) {
+    /// `owner` was sent at `at`, for requests whose shortest timeout is `timeout`; 0 if for none.
+    pub(super) fn on_sent(&mut self, owner: Owner, at: u64, timeout: u64) {
         let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
-        self.sent.push_back(Sent { owner: Owner::Command(command), at, timeout });
+        self.sent.push_back(Sent { owner, at, timeout });
     }
 
     /// Takes the owner of the reply that has come, and whether it was overdue. `None` if no reply
@@ -150,7 +144,7 @@ mod tests {
         }
         let mut at = 10;
         while let Some(owner) = queue.next_unsent() {
-            queue.on_sent(owner, at);
+            queue.on_sent(owner, at, 0);
             at += 1;
         }
         assert_eq!(queue.oldest().map(|sent| sent.at), Some(10));

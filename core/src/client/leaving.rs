@@ -56,7 +56,6 @@ impl Leaving {
         self.extend(now, agenda);
     }
 
-    /// A reservation was made.
     pub(super) fn on_reserved(&mut self) {
         self.reserved = self.reserved.saturating_add(1);
     }
@@ -66,14 +65,12 @@ impl Leaving {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
-    /// A settlement has begun.
     pub(super) fn on_settling(&mut self, now: u64, agenda: &mut Agenda) {
         self.on_reservation_ended();
         self.settling = self.settling.saturating_add(1);
         self.extend(now, agenda);
     }
 
-    /// A settlement has ended.
     pub(super) fn on_settled(&mut self, tag: u64, is_settled: bool, agenda: &mut Agenda) {
         self.settling = self.settling.saturating_sub(1);
         agenda.push(Action::Settled { tag, is_settled });

@@ -1,7 +1,5 @@
 //! A connection and its node, as one event finds them: their keys are looked up once.
 
-use redis::Cmd;
-
 use super::Action;
 use super::agenda::{Agenda, Due};
 use super::command::Command;
@@ -107,12 +105,12 @@ impl Link<'_> {
         let connection = &mut *self.connection;
         if command.is_asking {
             redis::cmd("ASKING").write_packed_command(connection.buffer());
-            connection.queue.on_sent(Owner::Asking, now);
+            connection.queue.on_sent(Owner::Asking, now, 0);
         }
         command.encode(scripts, connection.buffer());
         let timeouts = command.members.iter().map(|member| member.timeout);
         let shortest = timeouts.clone().min().unwrap_or(0);
-        connection.queue.on_command_sent(key, now, shortest);
+        connection.queue.on_sent(Owner::Command(key), now, shortest);
         connection.await_until(now.saturating_add(timeouts.max().unwrap_or(0)));
         let counted = match command.by {
             By::Sha => CommandKind::Evalsha,
@@ -127,8 +125,8 @@ impl Link<'_> {
     }
 
     /// Encodes a command that is none about limits.
-    pub(super) fn encode(&mut self, owner: Owner, words: &[&str], counted: CommandKind, now: u64) {
-        self.write(owner, words, now);
+    pub(super) fn encode(&mut self, owner: Owner, packed: &[u8], counted: CommandKind, now: u64) {
+        self.write(owner, packed, now);
         self.count(|node| node.count_command(counted));
     }
 
@@ -136,27 +134,28 @@ impl Link<'_> {
     pub(super) fn encode_login(&mut self, now: u64) {
         if let Some(login) = self.node.handshake.auth() {
             self.connection.buffer().extend_from_slice(login);
-            self.connection.queue.on_sent(Owner::Login, now);
+            self.connection.queue.on_sent(Owner::Login, now, 0);
         }
     }
 
     /// Encodes a query for the topology. A connection that is subscribed to a channel takes no other command:
     /// the subscription ends before it, and begins anew after it.
     pub(super) fn encode_query(&mut self, owner: Owner, query: &Query, now: u64) {
-        let words: Vec<_> = query.words.iter().map(String::as_str).collect();
-        if let Some(channel) = query.channel {
-            self.write(Owner::Subscription, &["UNSUBSCRIBE", channel], now);
+        let of_channel =
+            |command| Some(redis::cmd(command).arg(query.channel?).get_packed_command());
+        if let Some(unsubscribe) = of_channel("UNSUBSCRIBE") {
+            self.write(Owner::Subscription, &unsubscribe, now);
         }
-        self.encode(owner, &words, query.command, now);
-        if let Some(channel) = query.channel {
-            self.write(Owner::Subscription, &["SUBSCRIBE", channel], now);
+        self.encode(owner, &query.packed, query.command, now);
+        if let Some(subscribe) = of_channel("SUBSCRIBE") {
+            self.write(Owner::Subscription, &subscribe, now);
             self.connection.channel.subscribe();
         }
     }
 
-    fn write(&mut self, owner: Owner, words: &[&str], now: u64) {
-        Cmd::new().arg(words).write_packed_command(self.connection.buffer());
-        self.connection.queue.on_sent(owner, now);
+    fn write(&mut self, owner: Owner, packed: &[u8], now: u64) {
+        self.connection.buffer().extend_from_slice(packed);
+        self.connection.queue.on_sent(owner, now, 0);
     }
 }
 
@@ -455,8 +454,8 @@ mod tests {
     #[test]
     fn a_query_interrupts_a_subscription() {
         let mut bench = Bench::ready(&targets(&[7]));
-        let (command, words) = (CommandKind::Sentinel, vec!["SENTINEL".to_owned()]);
-        let query = Query { command, words, channel: Some("+switch-master") };
+        let (command, packed) = (CommandKind::Sentinel, b"SENTINEL".to_vec());
+        let query = Query { command, packed, channel: Some("+switch-master") };
         let mut link = bench.link();
         link.encode_query(Owner::Topology(1), &query, 0);
         let sent = String::from_utf8(link.connection.output().to_vec()).unwrap();

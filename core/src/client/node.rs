@@ -466,13 +466,9 @@ impl Nodes {
     pub(super) fn retire_others(&mut self, masters: &[NodeKey], now: u64) {
         // All of them exist, so that an index is enough to tell them apart.
         let masters: HashSet<_> = masters.iter().map(|key| key.index()).collect();
-        let (kept, retired) =
-            (self.current.iter().enumerate()).partition::<Vec<_>, _>(|(index, key)| {
-                *index < self.seeds || masters.contains(&key.index())
-            });
-        let retired: Vec<_> = retired.into_iter().map(|(_, key)| *key).collect();
-        self.current = kept.into_iter().map(|(_, key)| *key).collect();
-        for key in retired {
+        let is_other = |key: &mut NodeKey| !masters.contains(&key.index());
+        let discovered = self.seeds.min(self.current.len())..;
+        for key in self.current.extract_if(discovered, is_other) {
             if let Some(node) = self.slab.get_mut(key) {
                 node.retired_at = Some(now);
             }

@@ -161,7 +161,6 @@ impl Pool {
         Some(connection.input.take(count, &mut self.input))
     }
 
-    /// Puts the input of a connection back.
     pub(super) fn put_back(&mut self, key: ConnectionKey, input: Vec<u8>) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.input.put_back(input, &mut self.input);

@@ -5,6 +5,7 @@ use super::connection::Incoming;
 use super::fault::Fault;
 use super::handshake::Step;
 use super::in_flight::{Owner, Sent};
+use super::link::Link;
 use super::node::Role;
 use super::requests::{self, Error};
 use super::slab::{CommandKey, ConnectionKey, NodeKey};
@@ -14,7 +15,6 @@ use crate::metrics::{AttemptResult, ErrorKind};
 use crate::rate::MILLISECOND;
 use crate::redis::refusal::RefusalKind;
 use crate::redis::reply::{Reply, ScriptReply};
-use crate::text::log::Escaped;
 
 /// Receiving.
 impl Client {
@@ -84,13 +84,11 @@ impl Client {
         reply: &Reply<'_>,
         now: u64,
     ) {
-        let Some(connection) = self.pool.connections.get(key) else { return };
-        let (node_key, took) = (connection.node, connection.age(now));
-        let Some(node) = self.pool.nodes.get_mut(node_key) else { return };
+        let Some(Link { connection, node, .. }) = self.link(key) else { return };
         node.abilities.on_reply(step, reply);
-        let is_sentinel = node.role == Role::Sentinel;
         if is_last {
-            node.on_ready(took);
+            let (node_key, is_sentinel) = (connection.node, node.role == Role::Sentinel);
+            node.on_ready(connection.age(now));
             self.agenda.push(Action::Attempted(node_key, AttemptResult::Ready));
             self.credentials.on_ready(&mut self.random, now, &mut self.agenda);
             self.log_missing(node_key);
@@ -98,8 +96,7 @@ impl Client {
                 self.on_sentinel_connected(key, now);
             }
             self.pool.flush_later(key, &mut self.agenda);
-        } else if self.pool.connections.get(key).is_some_and(|connection| !connection.is_flushed())
-        {
+        } else if !connection.is_flushed() {
             self.agenda.push(Action::Send(key));
         }
     }
@@ -163,7 +160,7 @@ impl Client {
             node.is_permission_missing = true;
         }
         self.count_error(key, kind);
-        self.warn(key, format!("refused {what}: \"{}\"", Escaped(refusal.text.as_bytes())));
+        self.warn(key, format!("refused {what}: \"{}\"", refusal.shown()));
     }
 
     /// A server that answers in time for some requests is too slow for others: that is no failure of
@@ -277,7 +274,9 @@ impl Client {
             return false;
         };
         for member in ended.members {
-            self.requests.on_state(member.request, state);
+            if let Some(request) = self.requests.get_mut(member.request) {
+                request.state = Some(Box::new(state));
+            }
             self.requests.conclude(member, Ok(()), &mut self.agenda);
         }
         true

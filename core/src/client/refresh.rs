@@ -12,7 +12,6 @@ use super::in_flight::Owner;
 use super::requests::Error;
 use super::slab::{CommandKey, ConnectionKey, NodeKey};
 use super::topology::Layout;
-use super::topology::rounds::RoundStep;
 use super::{Action, Client};
 use crate::metrics::{ErrorKind, QueryResult};
 use crate::rate::MILLISECOND;
@@ -42,13 +41,6 @@ impl Client {
         unneeded.into_iter().for_each(|key| self.fail(key, Error::Lost, now));
     }
 
-    /// Sends the commands that waited for a topology.
-    fn route_parked(&mut self, now: u64) {
-        for (key, _) in self.waiting.take_parked() {
-            self.route(key, now);
-        }
-    }
-
     /// There is no new topology for the commands that wait for one.
     fn fail_parked(&mut self, now: u64) {
         for (key, error) in self.waiting.take_parked() {
@@ -69,15 +61,15 @@ impl Client {
 impl Client {
     /// Does what is due.
     pub(super) fn check_refresh(&mut self, now: u64) {
-        match self.discovery.rounds.take_step(now) {
-            Some(RoundStep::GoOn) => {
-                self.on_late_queries(now);
-                self.query_next(now);
-            }
-            Some(RoundStep::Begin { is_wanted }) if is_wanted || !self.leaving.has_begun() => {
-                self.refresh_topology(now);
-            }
-            Some(RoundStep::Begin { .. }) | None => {}
+        let rounds = &mut self.discovery.rounds;
+        if !rounds.take_due(now) {
+            return;
+        }
+        if rounds.is_under_way() {
+            self.on_late_queries(now);
+            self.query_next(now);
+        } else if rounds.is_wanted() || !self.leaving.has_begun() {
+            self.refresh_topology(now);
         }
     }
 
@@ -132,7 +124,8 @@ impl Client {
         if let Some(layout) = self.discovery.conclude(&self.pool.nodes) {
             return self.end_round(layout, now);
         }
-        self.discovery.on_fruitless(self.random.next(), now);
+        self.discovery.rounds.end(true, self.random.next(), now);
+        self.discovery.rounds.turn_nodes();
         self.fail_parked(now);
         self.discovery.pause(&mut self.agenda);
     }
@@ -249,7 +242,9 @@ impl Client {
             self.agenda.advance_to(Due::Retirement, at);
         }
         masters.into_iter().for_each(|master| self.open_node(master, now));
-        self.route_parked(now);
+        for (key, _) in self.waiting.take_parked() {
+            self.route(key, now);
+        }
         is_logged || before != self.pool.nodes.current()
     }
 
@@ -264,16 +259,12 @@ impl Client {
     pub(super) fn remove_if_done(&mut self, key: NodeKey, now: u64) -> bool {
         let is_done = self.pool.is_done(key, now);
         if is_done {
-            self.remove_node(key, now);
+            for connection in self.pool.connections_of(key) {
+                self.abandon(connection, key, now);
+            }
+            self.pool.nodes.remove(key);
+            self.agenda.push(Action::Remove(key));
         }
         is_done
-    }
-
-    fn remove_node(&mut self, node: NodeKey, now: u64) {
-        for key in self.pool.connections_of(node) {
-            self.abandon(key, node, now);
-        }
-        self.pool.nodes.remove(node);
-        self.agenda.push(Action::Remove(node));
     }
 }

@@ -12,7 +12,6 @@ use crate::metrics::ErrorKind;
 use crate::redis::cluster::{MAX_NODES, Redirect};
 use crate::redis::refusal::{Refusal, RefusalKind};
 use crate::redis::script::By;
-use crate::text::log::Escaped;
 
 /// Refusals.
 impl Client {
@@ -213,5 +212,5 @@ impl Client {
 }
 
 fn refused(refusal: &Refusal) -> String {
-    format!("refused to decide: \"{}\"", Escaped(refusal.text.as_bytes()))
+    format!("refused to decide: \"{}\"", refusal.shown())
 }

@@ -8,12 +8,9 @@ use super::slab::{CommandKey, NodeKey, Recycle, RequestKey, Slab, Sparse};
 use super::{Action, MAX_WAITING, PREALLOCATED};
 use crate::charge::{Charge, Effect};
 use crate::decision::Verdict;
-use crate::lease::Granted;
 use crate::manage::ClientState;
-use crate::overrides::Override;
 use crate::redis::answer::Beside;
 
-/// The requests.
 #[derive(Debug)]
 pub(super) struct Requests {
     slab: Slab<Request>,
@@ -111,19 +108,11 @@ impl Requests {
 
     /// A reply has brought `beside` with the verdict on a charge.
     pub(super) fn on_beside(&mut self, key: RequestKey, charge: usize, beside: &Beside) {
-        let Beside { granted, own } = *beside;
         if let Some(request) = self.get_mut(key) {
             request.rare.update(charge, |rare| {
-                rare.granted = granted.or(rare.granted);
-                rare.own = own;
+                let granted = beside.granted.or(rare.beside.granted);
+                rare.beside = Beside { granted, ..*beside };
             });
-        }
-    }
-
-    /// A reply has brought the state of a client.
-    pub(super) fn on_state(&mut self, key: RequestKey, state: ClientState) {
-        if let Some(request) = self.get_mut(key) {
-            request.state = Some(Box::new(state));
         }
     }
 
@@ -233,10 +222,8 @@ pub struct Answer {
 /// The parts of an answer that few charges have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// The units that were set aside, for a charge with a lease.
-    pub(super) granted: Option<Granted>,
-    /// The quota of its own that the client was charged by.
-    pub(super) own: Option<Override>,
+    /// What the replies have brought with the verdict.
+    pub(super) beside: Beside,
     /// The verdict without the charge, which is given back if another command of the request rejects it.
     pub(super) unspent: Option<Verdict>,
 }

@@ -37,7 +37,6 @@ impl<T> Slab<T> {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.places.len().saturating_sub(self.free.len())
     }
@@ -62,7 +61,6 @@ impl<T> Slab<T> {
 }
 
 impl<T: Recycle> Slab<T> {
-    /// Adds an entry.
     pub(super) fn insert(&mut self, entry: T) -> Key<T> {
         if let Some((key, place)) = self.take_place() {
             *place = entry;
@@ -112,7 +110,6 @@ impl<T: Recycle + Default> Slab<T> {
         }
     }
 
-    /// Adds an entry in a new place.
     #[cold]
     fn insert_new(&mut self) -> Key<T> {
         self.insert(T::default())
@@ -194,13 +191,6 @@ impl<T> Sparse<T> {
     pub(super) fn get(&self, place: usize) -> Option<&T> {
         let all = self.0.as_ref()?;
         all.iter().find(|(other, _)| *other == place).map(|(_, value)| value)
-    }
-
-    /// Sets the value of a place, instead of any that it has.
-    pub(super) fn set(&mut self, place: usize, value: T) {
-        let all = self.0.get_or_insert_default();
-        all.retain(|(other, _)| *other != place);
-        all.push((place, value));
     }
 
     /// Changes the value of a place, from the default if it has none.

@@ -88,7 +88,7 @@ impl Client {
 
     /// The quota of its own by which the client of a charge was charged, if it has one.
     pub fn own(&self, key: RequestKey, charge: usize) -> Option<Override> {
-        self.requests.get(key)?.rare.get(charge)?.own
+        self.requests.get(key)?.rare.get(charge)?.beside.own
     }
 
     /// The first of these charges, which can be in one command, and the others. Most requests have one
@@ -119,7 +119,7 @@ impl Client {
     pub fn granted(&self, key: RequestKey, charge: usize) -> Granted {
         let Some(request) = self.requests.get(key) else { return Granted::default() };
         let now = request.answers.get(charge).map_or(0, |answer| answer.now);
-        let granted = request.rare.get(charge).and_then(|rare| rare.granted);
+        let granted = request.rare.get(charge).and_then(|rare| rare.beside.granted);
         granted.unwrap_or(Granted::nothing(now))
     }
 
@@ -222,7 +222,6 @@ impl Client {
         }
     }
 
-    /// A command for a request.
     fn new_command(&mut self, charges: &[Charge<'_>], member: Member) -> CommandKey {
         let slot = charges.first().map_or(0, |first| self.slot_of(first));
         self.commands.add(charges, member, slot, &mut self.requests)
@@ -258,7 +257,6 @@ impl Client {
         }
     }
 
-    /// Sends a command, if it is held.
     pub(super) fn send_held(&mut self, key: CommandKey, now: u64) {
         if self.commands.stage(key) == Some(Stage::Held) {
             self.route(key, now);
@@ -268,7 +266,6 @@ impl Client {
 
 /// Nodes and connections.
 impl Client {
-    /// Sends a command that is new.
     pub(super) fn send_new(&mut self, command: Command, now: u64) {
         let key = self.commands.insert(command);
         self.route(key, now);

@@ -76,7 +76,6 @@ pub(super) trait Topology: std::fmt::Debug {
     /// A redirection (MOVED) names this node as the owner of the slot.
     fn on_moved(&mut self, _slot: u16, _node: NodeKey) {}
 
-    /// Whether the node is a master.
     fn is_master(&self, node: NodeKey) -> bool;
 
     /// Whether a part of the deployment has no node.
@@ -95,16 +94,20 @@ pub(super) enum Layout {
     Slots(Map, MapReply),
     /// The map of a cluster that is in use.
     SameSlots,
-    /// The host and port of a master.
-    Master(String, u16),
+    /// Where a master is.
+    Master(HostPort),
 }
+
+/// A host and a port.
+pub(super) type HostPort = (String, u16);
 
 /// The command that queries a node for the topology.
 #[derive(Debug)]
 pub(super) struct Query {
     /// The kind that it is counted as.
     pub(super) command: metrics::CommandKind,
-    pub(super) words: Vec<String>,
+    /// The command, packed.
+    pub(super) packed: Vec<u8>,
     /// The channel on which changes are published, if there is one. A connection that is subscribed
     /// to it takes no other command.
     pub(super) channel: Option<&'static str>,
@@ -113,9 +116,7 @@ pub(super) struct Query {
 /// The error for a reply of the wrong kind.
 fn unexpected(reply: &Reply<'_>) -> String {
     match reply {
-        Reply::Error(refusal) => {
-            format!("\"{}\"", crate::text::log::Escaped(refusal.text.as_bytes()))
-        }
+        Reply::Error(refusal) => format!("\"{}\"", refusal.shown()),
         _ => "the reply is malformed".to_owned(),
     }
 }

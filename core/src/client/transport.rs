@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::agenda::Due;
 use super::connection::{Connection, ConnectionState, Next, PATIENCE_WHEN_ACCEPTED};
 use super::fault::Fault;
+use super::handshake::PING;
 use super::in_flight::Owner;
 use super::link::Lost;
 use super::node::Target;
@@ -28,7 +29,6 @@ impl Client {
         }
     }
 
-    /// Starts to connect.
     #[cold]
     pub(super) fn connect(&mut self, key: ConnectionKey, now: u64) {
         if let Some(mut link) = self.link(key) {
@@ -124,26 +124,16 @@ impl Client {
     }
 
     fn encode(&mut self, key: ConnectionKey, owner: Owner, now: u64) {
-        match owner {
-            Owner::Command(command) => self.encode_command(key, command, now),
-            Owner::Probe => {
-                if let Some(mut link) = self.link(key) {
-                    link.encode(owner, &["PING"], CommandKind::Ping, now);
-                }
-            }
-            Owner::Topology(_) => {
-                if let Some(query) = &self.discovery.query
-                    && let Some(mut link) = self.pool.link(key, &mut self.agenda)
-                {
-                    link.encode_query(owner, query, now);
-                }
-            }
-            Owner::Login => {
-                if let Some(mut link) = self.link(key) {
-                    link.encode_login(now);
-                }
-            }
-            Owner::Asking | Owner::Subscription => {}
+        if let Owner::Command(command) = owner {
+            return self.encode_command(key, command, now);
+        }
+        let Some(mut link) = self.pool.link(key, &mut self.agenda) else { return };
+        match (owner, &self.discovery.query) {
+            (Owner::Probe, _) => link.encode(owner, PING, CommandKind::Ping, now),
+            (Owner::Topology(_), Some(query)) => link.encode_query(owner, query, now),
+            (Owner::Login, _) => link.encode_login(now),
+            (Owner::Topology(_), None) => {}
+            (Owner::Command(_) | Owner::Asking | Owner::Subscription, _) => {}
         }
     }
 

@@ -185,7 +185,6 @@ impl Deadlines {
         }
     }
 
-    /// The earliest deadline.
     pub(super) fn earliest(&self) -> Option<u64> {
         let fronts = self.queues.iter().filter_map(|queue| queue.entries.front());
         fronts.map(|(_, deadline)| *deadline).min().filter(|deadline| *deadline != NOT_SET)

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::value;
+use crate::metrics::Named;
 use crate::rate;
 
 /// The name of a directive, and the words that follow it.
@@ -46,8 +47,6 @@ pub enum DirectiveError {
     Empty,
 }
 
-const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
-
 impl<'a> Directive<'a> {
     /// A directive of these words, of which the first one is its name.
     pub fn new(words: impl IntoIterator<Item = &'a [u8]>) -> Self {
@@ -89,11 +88,11 @@ impl<'a> Directive<'a> {
     }
 
     /// The only argument, as a number.
-    pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, DirectiveError> {
+    pub(super) fn number<const LEAST: u64, const MOST: u64>(&self) -> Result<u64, DirectiveError> {
         let value = self.value()?;
         match rate::whole(value) {
-            Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => Err(self.invalid(value, &format!("a number between {least} and {most}"))),
+            Ok(number) if (LEAST..=MOST).contains(&number) => Ok(number),
+            _ => Err(self.invalid(value, &format!("a number between {LEAST} and {MOST}"))),
         }
     }
 
@@ -121,25 +120,16 @@ impl<'a> Directive<'a> {
         })
     }
 
-    /// The only argument, `on` or `off`.
-    pub(super) fn flag(&self) -> Result<bool, DirectiveError> {
-        self.choose(&ON_OFF)
-    }
-
-    /// The choice that the only argument names.
-    pub(super) fn choose<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, DirectiveError> {
-        self.choice(self.value()?, choices)
+    /// The choice that the only argument names, such as `on` or `off`.
+    pub(super) fn choice<T: Named>(&self) -> Result<T, DirectiveError> {
+        self.choose(self.value()?)
     }
 
     /// The choice that `value` names.
-    pub(super) fn choice<T: Copy>(
-        &self,
-        value: &str,
-        choices: &[(&str, T)],
-    ) -> Result<T, DirectiveError> {
-        match choices.iter().find(|(name, _)| *name == value) {
+    pub(super) fn choose<T: Named>(&self, value: &str) -> Result<T, DirectiveError> {
+        match T::CHOICES.iter().find(|(name, _)| *name == value) {
             Some((_, choice)) => Ok(*choice),
-            None => Err(self.invalid(value, &quoted(choices.iter().map(|it| it.0), " or "))),
+            None => Err(self.invalid(value, &quoted(T::CHOICES.iter().map(|it| it.0), " or "))),
         }
     }
 
@@ -161,6 +151,10 @@ impl<'a> Directive<'a> {
     fn shown(&self) -> String {
         self.words.first().map(|word| escaped(word)).unwrap_or_default()
     }
+}
+
+impl Named for bool {
+    const CHOICES: &'static [(&'static str, Self)] = &[("on", true), ("off", false)];
 }
 
 /// Names in quotes, with `between` between them.

@@ -6,7 +6,7 @@ use crate::lease;
 use crate::metrics::labels;
 use crate::rate::{self, MILLISECOND};
 use crate::text::fields::{Forms, Reset};
-use crate::text::{body, metrics};
+use crate::text::metrics;
 
 labels! {
     /// The treatment of requests that Redis does not decide.
@@ -81,14 +81,6 @@ pub(super) fn seconds(
     Some(format!("\"{name} {value}\" {effect}{hint}"))
 }
 
-pub(super) fn on_error(line: &Directive<'_>) -> Result<OnError, DirectiveError> {
-    line.choose(&OnError::ALL.map(|it| (it.name(), it)))
-}
-
-pub(super) fn on_invalid(line: &Directive<'_>) -> Result<OnInvalid, DirectiveError> {
-    line.choose(&OnInvalid::ALL.map(|it| (it.name(), it)))
-}
-
 /// NGINX has 494 to 497 for errors of its own, for which it answers 400.
 pub(super) fn status(line: &Directive<'_>) -> Result<u16, DirectiveError> {
     let value = line.value()?;
@@ -122,17 +114,9 @@ pub(super) fn header_forms(line: &Directive<'_>) -> Result<Forms, DirectiveError
 const HEADER_FORMS: &str = "\"off\", or any of \"x-ratelimit\" or \"x-ratelimit-epoch\", \
                             \"ratelimit\" and \"ietf\", each once";
 
-pub(super) fn body_form(line: &Directive<'_>) -> Result<body::BodyForm, DirectiveError> {
-    line.choose(&body::BodyForm::ALL.map(|it| (it.name(), it)))
-}
-
-pub(super) fn log_key(line: &Directive<'_>) -> Result<LogKey, DirectiveError> {
-    line.choose(&LogKey::ALL.map(|it| (it.name(), it)))
-}
-
 /// The length of a prefix of an address, which has so many bits.
 pub(super) fn prefix<const BITS: u64>(line: &Directive<'_>) -> Result<u32, DirectiveError> {
-    line.number(1, BITS).map(|bits| bits as u32)
+    line.number::<1, BITS>().map(|bits| bits as u32)
 }
 
 /// How long a machine may hold units that it has taken ahead, in ms, if no time is given.
@@ -156,31 +140,22 @@ pub(super) fn lease(line: &Directive<'_>) -> Result<u64, DirectiveError> {
 pub(super) fn page_form(line: &Directive<'_>) -> Result<Option<metrics::PageForm>, DirectiveError> {
     match line.arguments().next() {
         None => Ok(None),
-        Some(_) => line.choose(&metrics::PageForm::ALL.map(|it| (it.name(), Some(it)))),
+        Some(_) => line.choice().map(Some),
     }
 }
 
 /// The least size of the memory that workers share, in bytes.
-const LEAST_MEMORY: u64 = 256 << 10;
-
-pub(super) fn memory(line: &Directive<'_>) -> Result<u64, DirectiveError> {
-    line.size(LEAST_MEMORY)
-}
+pub(super) const LEAST_MEMORY: u64 = 256 << 10;
 
 /// The most keys of a limit that are kept as those that were rejected most.
 pub const MOST_TOP_KEYS: usize = 100;
-
-pub(super) fn top(line: &Directive<'_>) -> Result<u64, DirectiveError> {
-    line.number(0, MOST_TOP_KEYS as u64)
-}
 
 /// How many lines about rejections and delays a worker writes in a second.
 pub(super) const USUAL_LOG_RATE: u64 = 1_000;
 
 pub(super) fn log_limit(line: &Directive<'_>) -> Result<LogLimit, DirectiveError> {
-    let levels = LogLevel::ALL.map(|level| (level.name(), level));
     let mut words = line.texts();
-    let level = line.choice(words.next().unwrap_or(Err(DirectiveError::Empty))?, &levels)?;
+    let level = line.choose(words.next().unwrap_or(Err(DirectiveError::Empty))?)?;
     let rate = words.next().transpose()?.map(|word| log_rate(line, word)).transpose()?;
     Ok(LogLimit { level, rate: rate.unwrap_or(USUAL_LOG_RATE) })
 }

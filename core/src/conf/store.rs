@@ -153,7 +153,7 @@ impl<'a> StoreLines<'a> {
     pub fn tls(&self) -> Result<Option<&TlsSettings<'a>>, StoreError> {
         match self.servers.iter().any(|server| server.endpoint.tls) {
             true => self.tls.check().map(|()| Some(&self.tls)),
-            false if self.tls.is_given() => Err(StoreError::TlsUnused),
+            false if self.tls != TlsSettings::default() => Err(StoreError::TlsUnused),
             false => Ok(None),
         }
     }

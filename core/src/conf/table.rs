@@ -3,7 +3,9 @@
 use std::ffi::CStr;
 
 use super::directive::{Directive, DirectiveError};
-use super::policy::{self, LogKey, LogLevel, LogLimit, OnError, OnInvalid, USUAL_LOG_RATE};
+use super::policy::{
+    self, LogKey, LogLevel, LogLimit, MOST_TOP_KEYS, OnError, OnInvalid, USUAL_LOG_RATE,
+};
 use crate::key::Prefixes;
 use crate::text::fields::{Forms, Reset};
 use crate::text::{body, metrics};
@@ -157,9 +159,10 @@ directives! {
         c"rate_limit_redis_pass", Everywhere, One, Sets::Pass { default: DEFAULT_STORE };
         c"rate_limit_redis_store", Http, OneAndBlock, Sets::Store;
         c"rate_limit_redis_shared_memory", Http, One,
-            Sets::Memory { read: policy::memory, default: DEFAULT_MEMORY };
+            Sets::Memory { read: |line| line.size(policy::LEAST_MEMORY), default: DEFAULT_MEMORY };
         c"rate_limit_redis_admin", Location, None, Sets::Admin;
-        c"rate_limit_redis_top", Http, One, Sets::Top { read: policy::top, default: 0 };
+        c"rate_limit_redis_top", Http, One,
+            Sets::Top { read: |line| line.number::<0, { MOST_TOP_KEYS as u64 }>(), default: 0 };
     }
     policy {
         /// How long a request may wait for its decision, in ms.
@@ -168,10 +171,10 @@ directives! {
             Policy by Directive::time, warns of policy::long_timeout;
         /// The treatment of requests that Redis does not decide.
         on_error: OnError = OnError::Open,
-            c"rate_limit_redis_on_error", Everywhere, One, Policy by policy::on_error;
+            c"rate_limit_redis_on_error", Everywhere, One, Policy by Directive::choice;
         /// The treatment of requests with a value that is unusable.
         on_invalid: OnInvalid = OnInvalid::Reject,
-            c"rate_limit_redis_on_invalid", Everywhere, One, Policy by policy::on_invalid;
+            c"rate_limit_redis_on_invalid", Everywhere, One, Policy by Directive::choice;
         /// The status of a rejection.
         status: u16 = 429,
             c"rate_limit_redis_status", Everywhere, One, Policy by policy::status;
@@ -183,16 +186,16 @@ directives! {
             c"rate_limit_redis_headers", Everywhere, OneOrMore, Policy by policy::header_forms;
         /// The form of the body of a rejection.
         body: body::BodyForm = body::BodyForm::Html,
-            c"rate_limit_redis_body", Everywhere, One, Policy by policy::body_form;
+            c"rate_limit_redis_body", Everywhere, One, Policy by Directive::choice;
         /// Whether requests are only counted and logged, not rejected or delayed.
         dry_run: bool = false,
-            c"rate_limit_redis_dry_run", Everywhere, One, Policy by Directive::flag;
+            c"rate_limit_redis_dry_run", Everywhere, One, Policy by Directive::choice;
         /// How rejections and delays are logged.
         log: LogLimit = LogLimit { level: LogLevel::Error, rate: USUAL_LOG_RATE },
             c"rate_limit_redis_log_level", Everywhere, OneOrTwo, Policy by policy::log_limit;
         /// Whether lines about decisions show the key, and in which form.
         log_key: LogKey = LogKey::On,
-            c"rate_limit_redis_log_key", Everywhere, One, Policy by policy::log_key;
+            c"rate_limit_redis_log_key", Everywhere, One, Policy by Directive::choice;
         /// The most that is added to `Retry-After`, in ms.
         retry_jitter: u64 = 0,
             c"rate_limit_redis_retry_jitter", Everywhere, One, Policy by Directive::time_or_zero;
@@ -204,7 +207,7 @@ directives! {
             c"rate_limit_redis_ipv6_prefix", Everywhere, One, Policy by policy::prefix::<128>;
         /// Whether the deny cache is used.
         deny_cache: bool = true,
-            c"rate_limit_redis_deny_cache", Everywhere, One, Policy by Directive::flag;
+            c"rate_limit_redis_deny_cache", Everywhere, One, Policy by Directive::choice;
         /// How long this machine may hold units that it has taken ahead, in ms; 0: it takes none.
         lease: u64 = 0,
             c"rate_limit_redis_lease", Everywhere, One, Policy by policy::lease;

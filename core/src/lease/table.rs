@@ -306,7 +306,6 @@ impl<'a> LeaseTable<'a> {
         (worst.holding().left(now) <= units).then_some(worst)
     }
 
-    /// The entry of a digest.
     fn find(&self, digest: u128) -> Option<&'a LeaseEntry> {
         self.bucket(digest)?.iter().find(|entry| entry.is_of(digest))
     }
@@ -354,7 +353,6 @@ impl LeaseEntry {
         self.set_words([0; Holding::WORDS]);
     }
 
-    /// The record in the entry.
     fn holding(&self) -> Holding {
         Holding::from_words(self.holding.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
@@ -380,7 +378,6 @@ impl Lapsed {
 }
 
 impl Locked<'_> {
-    /// Changes what is held.
     fn set(&self, holding: &Holding) {
         self.set_words(holding.to_words());
     }

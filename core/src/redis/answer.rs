@@ -36,9 +36,9 @@ pub fn verdicts<'q>(
         |it: Answered<'_, '_>| own_verdict(it).is_none_or(|own| it.0.effect.lets_pass(&own));
     let others_allow = answered.clone().all(lets_pass);
     decide(answered, now, others_allow, |index, answered, entry| {
-        let decided = entry.and_then(Pending::verdict);
-        let granted = entry.filter(|_| answered.0.lease.is_some()).map(Pending::granted);
-        let own = entry.map_or_else(|| own_of(answered), Pending::own);
+        let decided = entry.and_then(|it| it.verdict);
+        let granted = entry.filter(|_| answered.0.lease.is_some()).map(|it| it.granted);
+        let own = entry.map_or_else(|| own_of(answered), |it| it.applied.own);
         if let Some(verdict) = decided.or_else(|| own_verdict(answered)) {
             each(index, verdict, Beside { granted, own }.unless_empty().as_ref());
         }
@@ -73,7 +73,7 @@ pub fn unspent<'q>(
     let all = answered.clone();
     decide(answered, now, false, |index, answered, entry| {
         let own = || own_unspent(answered, all.clone().take(index.saturating_add(1)));
-        if let Some(verdict) = entry.map_or_else(own, Pending::verdict) {
+        if let Some(verdict) = entry.map_or_else(own, |it| it.verdict) {
             each(index, verdict);
         }
     });
@@ -154,25 +154,18 @@ pub fn repeated(
             quota.algorithm().decide_each(&mut stored, found.now(), quota, cost, times, note);
         }
         None => {
-            let Charge { quota, cost, lease, .. } = charge;
-            let (algorithm, now) = (quota.algorithm(), found.now());
-            // Most limits have one quota for all clients, and it is not copied.
-            let individual = quota.has_override().then(|| applied(answered, now));
-            let own = individual.as_ref().and_then(|it| it.own);
-            let (mut stored, its) = match individual {
-                None => (stored(answered), None),
-                Some(Applied { stored, quota, .. }) => (stored, Some(quota)),
-            };
-            let quota = its.as_ref().unwrap_or(quota);
+            let (Charge { cost, lease, .. }, now) = (*charge, found.now());
+            let Applied { mut stored, ref quota, own } = applied(answered, now);
+            let algorithm = quota.algorithm();
             let returned =
                 lease.map_or(0, |lease| algorithm.report(&mut stored, now, quota, &lease.report));
             let before_last = if lease.is_some() { times.saturating_sub(1) } else { times };
-            let beside = own.map(|own| Beside { granted: None, own: Some(own) });
+            let beside = Beside { granted: None, own }.unless_empty();
             let mut note = |verdict| each(verdict, beside.as_ref());
-            algorithm.decide_each(&mut stored, now, quota, *cost, before_last, &mut note);
+            algorithm.decide_each(&mut stored, now, quota, cost, before_last, &mut note);
             if let Some(lease) = lease {
-                let verdict = algorithm.decide(&mut stored, now, quota, *cost);
-                let remaining = if verdict.allowed && *cost > 0 { verdict.remaining } else { 0 };
+                let verdict = algorithm.decide(&mut stored, now, quota, cost);
+                let remaining = if verdict.allowed && cost > 0 { verdict.remaining } else { 0 };
                 let granted = algorithm.grant(&mut stored, now, quota, lease, remaining);
                 let granted = Some(Granted { returned, ..granted });
                 each(verdict, Some(&Beside { granted, own }));

@@ -2,6 +2,8 @@
 
 use redis::{ServerError, ServerErrorKind};
 
+use crate::text::log::Escaped;
+
 /// An error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -50,6 +52,11 @@ impl Refusal {
                 None => error.code().to_owned(),
             },
         }
+    }
+
+    /// The line as a log shows it.
+    pub fn shown(&self) -> Escaped<'_> {
+        Escaped(self.text.as_bytes())
     }
 
     /// Whether the account is at fault, or that there is none.

@@ -179,12 +179,9 @@ pub(super) fn value(bytes: &[u8], start: usize) -> Result<Option<(usize, usize)>
 fn size(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match integer(line) {
         Some(-1) => Ok(None),
-        Some(size) => match usize::try_from(size) {
-            Ok(size) if size <= MAX_REPLY => Ok(Some(size)),
-            Ok(_) => Err(ProtocolError::TooLarge),
-            Err(_) => Err(ProtocolError::Garbage),
-        },
-        None => Err(ProtocolError::Garbage),
+        Some(size @ 0..) if size as usize <= MAX_REPLY => Ok(Some(size as usize)),
+        Some(0..) => Err(ProtocolError::TooLarge),
+        Some(_) | None => Err(ProtocolError::Garbage),
     }
 }
 

@@ -290,16 +290,12 @@ impl Script {
     fn head(&self, out: &mut Vec<u8>, by: By, keys: usize, arguments: usize) {
         let length = keys.saturating_add(arguments).saturating_add(3);
         line(out, b'*', length);
-        match by {
-            By::Sha => {
-                bulk(out, ["EVALSHA"]);
-                bulk(out, [&self.sha]);
-            }
-            By::Source => {
-                bulk(out, ["EVAL"]);
-                bulk(out, [&self.source]);
-            }
-        }
+        let (command, script) = match by {
+            By::Sha => ("EVALSHA", &self.sha),
+            By::Source => ("EVAL", &self.source),
+        };
+        bulk(out, [command]);
+        bulk(out, [script]);
         numbers(out, [keys]);
     }
 }

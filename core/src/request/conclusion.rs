@@ -300,7 +300,7 @@ impl<M: Machine> LimitedRequest<'_, M> {
         let verdict = machine.denied(limit, now);
         let is_denied = verdict.is_some() && !has_units();
         if is_denied {
-            limit.set_verdict(verdict);
+            limit.verdict.set(verdict);
         }
         is_denied
     }

@@ -40,15 +40,15 @@ pub struct Evaluated<'a, L> {
     pub charge: Charge<'a>,
     /// Where clients may have quotas of their own.
     own: Option<&'a OwnQuota<'a>>,
-    verdict: Cell<Option<Verdict>>,
+    pub(super) verdict: Cell<Option<Verdict>>,
     /// Whether it was charged in Redis.
-    is_charged: Cell<bool>,
+    pub(super) is_charged: Cell<bool>,
     /// Its charge in Redis.
     charged: Cell<Charged>,
     /// Whether a command about it may have run.
     may_have_run: Cell<bool>,
     /// The lease that the command renews, if it does.
-    renewal: Cell<Option<&'a Renewal>>,
+    pub(super) renewal: Cell<Option<&'a Renewal>>,
 }
 
 /// The quota of a line whose clients may have quotas of their own.
@@ -153,10 +153,6 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.verdict.get()
     }
 
-    pub(super) fn set_verdict(&self, verdict: Option<Verdict>) {
-        self.verdict.set(verdict);
-    }
-
     /// Whether it was charged in Redis, and that was not given back.
     pub fn is_charged(&self) -> bool {
         self.is_charged.get()
@@ -177,23 +173,6 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         self.may_have_run.set(answer.may_have_run);
     }
 
-    /// Its charge was given back: nothing of it is settled when the request ends.
-    pub(super) fn on_refunded(&self) {
-        self.is_charged.set(false);
-    }
-
-    pub(super) fn renew(&self, renewal: &'a Renewal) {
-        self.renewal.set(Some(renewal));
-    }
-
-    pub(super) fn has_renewal(&self) -> bool {
-        self.renewal.get().is_some()
-    }
-
-    pub(super) fn take_renewal(&self) -> Option<&'a Renewal> {
-        self.renewal.take()
-    }
-
     /// Shows a request of cost 0, which takes no lease out, what remains: Redis counts all of a lease as spent, but what is
     /// left of it is here, at that time. What others have spent since it began Redis alone knows.
     pub(super) fn look(&self, lease: impl FnOnce() -> Option<(Holding, u64)>) {
@@ -206,7 +185,7 @@ impl<'a, L: ConfiguredLimit> Evaluated<'a, L> {
         {
             let remaining = redis.remaining.saturating_add(holding.left(now));
             let is_alone = own.remaining <= remaining;
-            self.set_verdict(Some(if is_alone { own } else { Verdict { remaining, ..redis } }));
+            self.verdict.set(Some(if is_alone { own } else { Verdict { remaining, ..redis } }));
         }
     }
 

@@ -46,7 +46,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         }
         for (limit, verdict) in self.limits.iter().zip(verdicts(&local)) {
             if verdict.is_some() {
-                limit.set_verdict(verdict);
+                limit.verdict.set(verdict);
             }
         }
         Some(local)
@@ -64,7 +64,7 @@ impl<'a, M: Machine> LimitedRequest<'a, M> {
         for (limit, local) in self.limits.iter().zip(verdicts(&local)) {
             let redis = limit.verdict();
             let joined = redis.zip(local).map(|(redis, local)| redis.stricter(local));
-            limit.set_verdict(joined.or(redis));
+            limit.verdict.set(joined.or(redis));
         }
         if !is_rejected {
             self.local.set(Some(local));

@@ -27,11 +27,10 @@ pub fn rejection<'a>(
     decision: &Decision<'_>,
     violated: impl Iterator<Item = &'a str>,
 ) -> Option<(&'static str, String)> {
-    let reason = Reason::of(decision);
+    let Reason { error, kind, title, is_of_limits } = Reason::of(decision);
     match form {
         BodyForm::Html => None,
         BodyForm::Json => {
-            let error = reason.error();
             let limit = decision.shown.map_or("null".into(), |shown| format!("\"{}\"", shown.name));
             let retry_after =
                 decision.retry_after().map_or("null".into(), |seconds| seconds.to_string());
@@ -43,12 +42,10 @@ pub fn rejection<'a>(
             ))
         }
         BodyForm::Problem => {
-            let (kind, title) = reason.problem();
             let violated: Vec<_> = violated.map(|name| format!("\"{name}\"")).collect();
-            // It belongs to the problem types of rate limits.
-            let policies = match reason {
-                Reason::Invalid => String::new(),
-                _ => format!(",\"violated-policies\":[{}]", violated.join(",")),
+            let policies = match is_of_limits {
+                true => format!(",\"violated-policies\":[{}]", violated.join(",")),
+                false => String::new(),
             };
             Some((
                 "application/problem+json",
@@ -60,47 +57,40 @@ pub fn rejection<'a>(
     }
 }
 
-/// Why a request was rejected.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    /// Its cost is more than a limit has left.
-    Exceeded,
-    /// Redis did not decide.
-    Unavailable,
-    /// A rate, capacity, burst or cost of it is unusable.
-    Invalid,
+/// Why a request was rejected, as bodies say it.
+struct Reason {
+    error: &'static str,
+    /// The type of the problem.
+    kind: &'static str,
+    title: &'static str,
+    /// Whether the type is one of those of rate limits.
+    is_of_limits: bool,
 }
 
 impl Reason {
     fn of(decision: &Decision<'_>) -> Self {
         match (decision.status, decision.is_invalid) {
-            (Status::ErrorRejected, true) => Self::Invalid,
-            (Status::ErrorRejected, false) => Self::Unavailable,
-            _ => Self::Exceeded,
-        }
-    }
-
-    fn error(self) -> &'static str {
-        match self {
-            Self::Exceeded => "Rate limit exceeded",
-            Self::Unavailable => "Rate limit unavailable",
-            Self::Invalid => "Invalid request",
-        }
-    }
-
-    /// The type of the problem and its title.
-    fn problem(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Exceeded => (
-                "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                "Request cannot be satisfied as assigned quota has been exceeded",
-            ),
-            Self::Unavailable => (
-                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-                "Request cannot be satisfied due to temporary server capacity constraints",
-            ),
-            // No more than the status says.
-            Self::Invalid => ("about:blank", "Bad Request"),
+            // A rate, capacity, burst or cost of it is unusable: the problem says no more than the status.
+            (Status::ErrorRejected, true) => Self {
+                error: "Invalid request",
+                kind: "about:blank",
+                title: "Bad Request",
+                is_of_limits: false,
+            },
+            // Redis did not decide.
+            (Status::ErrorRejected, false) => Self {
+                error: "Rate limit unavailable",
+                kind: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                title: "Request cannot be satisfied due to temporary server capacity constraints",
+                is_of_limits: true,
+            },
+            // Its cost is more than a limit has left.
+            _ => Self {
+                error: "Rate limit exceeded",
+                kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                title: "Request cannot be satisfied as assigned quota has been exceeded",
+                is_of_limits: true,
+            },
         }
     }
 }

@@ -111,8 +111,8 @@ impl Topology for Cluster {
     }
 
     fn query(&self) -> Option<Query> {
-        let words = ["CLUSTER", "SLOTS"].map(str::to_owned).into();
-        Some(Query { command: CommandKind::Cluster, words, channel: None })
+        let packed = redis::cmd("CLUSTER").arg("SLOTS").get_packed_command();
+        Some(Query { command: CommandKind::Cluster, packed, channel: None })
     }
 
     fn read(&self, reply: &Reply<'_>, node: &Node) -> Result<Layout, String> {

@@ -92,15 +92,6 @@ impl Budget {
     }
 }
 
-/// The step that is due when the time has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum RoundStep {
-    /// Begin a round; whether one is wanted, and not only usual.
-    Begin { is_wanted: bool },
-    /// The open queries have timed out.
-    GoOn,
-}
-
 impl Rounds {
     /// No round has begun. `random` is any number that differs between processes.
     pub(in crate::client) fn new(random: u64) -> Self {
@@ -115,6 +106,11 @@ impl Rounds {
 
     pub(in crate::client) fn is_under_way(&self) -> bool {
         self.is_under_way
+    }
+
+    /// Whether the next round is wanted, and not only usual.
+    pub(in crate::client) fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// How long a node may take to reply to a query.
@@ -153,13 +149,10 @@ impl Rounds {
         self.free_at
     }
 
-    /// Takes what is to be done.
-    pub(in crate::client) fn take_step(&mut self, now: u64) -> Option<RoundStep> {
-        self.at.take_if(|at| *at <= now)?;
-        Some(match self.is_under_way {
-            true => RoundStep::GoOn,
-            false => RoundStep::Begin { is_wanted: self.is_wanted },
-        })
+    /// Whether the time has come at which a round begins, or the open queries of the one under way have timed out. It comes
+    /// once.
+    pub(in crate::client) fn take_due(&mut self, now: u64) -> bool {
+        self.at.take_if(|at| *at <= now).is_some()
     }
 
     /// A round of these nodes begins: first with those after the last ones of the round before, so that the load
@@ -257,7 +250,6 @@ impl Rounds {
         self.is_under_way && self.open.is_empty()
     }
 
-    /// A reply was applied.
     pub(in crate::client) fn on_applied(&mut self) {
         self.oldest = self.number.wrapping_add(1);
     }
@@ -267,7 +259,6 @@ impl Rounds {
         self.first = self.first.wrapping_add(self.tried);
     }
 
-    /// A round has ended.
     pub(in crate::client) fn end(&mut self, is_fruitless: bool, random: u64, now: u64) {
         self.is_under_way = false;
         self.open.clear();
@@ -350,7 +341,7 @@ mod tests {
         let mut rounds = begun();
         let (number, at) = rounds.open(nodes()[0], 0);
         assert!(!rounds.is_over());
-        assert_eq!((rounds.take_step(at - 1), rounds.take_step(at)), (None, Some(RoundStep::GoOn)));
+        assert_eq!((rounds.take_due(at - 1), rounds.take_due(at)), (false, true));
         assert_eq!(rounds.take_open(), [nodes()[0]]);
         assert!(rounds.is_over() && !rounds.on_reply(number), "it came too late");
     }
@@ -394,14 +385,14 @@ mod tests {
         assert_eq!(rounds.set_next(false, || 0, 5), None);
         let free_at = rounds.pause();
         assert!(!rounds.may_begin(free_at - 1) && rounds.may_begin(free_at));
-        assert_eq!(rounds.take_step(free_at), Some(RoundStep::Begin { is_wanted: true }));
+        assert!(rounds.take_due(free_at) && rounds.is_wanted());
         rounds.begin(nodes().to_vec(), |_| ());
         rounds.end(false, 0, 10);
         let usual = middle(USUAL_INTERVAL);
         assert_eq!(rounds.set_next(false, || usual, 10), Some(10 + USUAL_INTERVAL));
         assert_eq!(rounds.set_next(true, || usual, 10), Some(10 + URGENT_INTERVAL));
         let later = rounds.at().unwrap();
-        assert_eq!(rounds.take_step(later), Some(RoundStep::Begin { is_wanted: false }));
+        assert!(rounds.take_due(later) && !rounds.is_wanted());
     }
 
     #[test]

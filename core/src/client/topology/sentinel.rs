@@ -1,6 +1,6 @@
 //! A master and its replicas, watched by sentinels.
 
-use super::{Layout, Line, Query, Topology, unexpected};
+use super::{HostPort, Layout, Line, Query, Topology, unexpected};
 use crate::client::agenda::Level;
 use crate::client::node::{Node, Nodes, Role};
 use crate::client::slab::NodeKey;
@@ -30,9 +30,6 @@ pub(in crate::client) struct Sentinel {
     /// How often the master has changed.
     changes: u32,
 }
-
-/// A host and a port.
-type HostPort = (String, u16);
 
 impl Sentinel {
     pub(in crate::client) fn new(name: &str) -> Self {
@@ -89,8 +86,9 @@ impl Topology for Sentinel {
     }
 
     fn query(&self) -> Option<Query> {
-        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name].map(str::to_owned).into();
-        Some(Query { command: CommandKind::Sentinel, words, channel: Some(CHANNEL) })
+        let mut query = redis::cmd("SENTINEL");
+        let packed = query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).get_packed_command();
+        Some(Query { command: CommandKind::Sentinel, packed, channel: Some(CHANNEL) })
     }
 
     fn read(&self, reply: &Reply<'_>, _node: &Node) -> Result<Layout, String> {
@@ -98,25 +96,25 @@ impl Topology for Sentinel {
         if value.is_null() {
             return Err(format!("it knows no master \"{}\"", self.name));
         }
-        let (host, port) =
-            sentinel::master(*value).ok_or("the address of the master is malformed")?;
-        Ok(Layout::Master(host, port))
+        let master = sentinel::master(*value).ok_or("the address of the master is malformed")?;
+        Ok(Layout::Master(master))
     }
 
     fn weigh(&mut self, layout: Layout, from: NodeKey, _is_late: bool) -> Option<Layout> {
-        let Layout::Master(host, port) = layout else { return None };
-        self.set_report(from, Some((host, port)));
-        self.elected().filter(|place| Some(*place) != self.present.as_ref()).map(master_at)
+        let Layout::Master(place) = layout else { return None };
+        self.set_report(from, Some(place));
+        let new = self.elected().filter(|place| Some(*place) != self.present.as_ref());
+        new.cloned().map(Layout::Master)
     }
 
     fn conclude(&mut self, serves: bool) -> Option<Layout> {
         let leading = self.leading();
         if serves && !leading.is_empty() {
-            return self.present.as_ref().map(master_at);
+            return self.present.clone().map(Layout::Master);
         }
         let is_present = |place: &&HostPort| self.present.as_ref() == Some(*place);
         let next = leading.iter().position(is_present).map_or(0, |index| index.saturating_add(1));
-        leading.get(next).or(leading.first()).copied().map(master_at)
+        leading.get(next).or(leading.first()).map(|place| Layout::Master((*place).clone()))
     }
 
     fn forget(&mut self, node: NodeKey) {
@@ -124,15 +122,14 @@ impl Topology for Sentinel {
     }
 
     fn on_message(&self, message: RawValue<'_>) -> Option<Layout> {
-        let (host, port) = sentinel::switched(message, &self.name)?;
-        Some(Layout::Master(host, port))
+        sentinel::switched(message, &self.name).map(Layout::Master)
     }
 
     fn apply(&mut self, layout: Layout, nodes: &mut Nodes) -> (Vec<NodeKey>, Option<Line>) {
-        let Layout::Master(host, port) = layout else { return (Vec::new(), None) };
-        let node = nodes.find_or_add(&host, port);
+        let Layout::Master(place) = layout else { return (Vec::new(), None) };
+        let node = nodes.find_or_add(&place.0, place.1);
         let is_new = self.master.replace(node) != Some(node);
-        self.present = Some((host, port));
+        self.present = Some(place);
         self.changes = self.changes.wrapping_add(is_new.into());
         let name = nodes.get(node).map_or("", Node::name);
         let line = format!("redis {name} is the master of \"{}\"", self.name);
@@ -146,8 +143,4 @@ impl Topology for Sentinel {
     fn is_master(&self, node: NodeKey) -> bool {
         self.master == Some(node)
     }
-}
-
-fn master_at((host, port): &HostPort) -> Layout {
-    Layout::Master(host.clone(), *port)
 }

@@ -30,7 +30,7 @@ impl LimitWords<'_> {
     fn unverified_user(&self, phase: Phase) -> Option<String> {
         let name = "remote_user";
         let numbers = self.numbers().map(|(_, value)| value);
-        let mut texts = numbers.chain([self.key]).chain(self.parameters.settle);
+        let mut texts = numbers.chain([self.key]).chain(self.parameters.get("settle"));
         let is_used = texts.any(|text| has_variable(text, name));
         (is_used && phase == Phase::Access).then(|| {
             format!(
@@ -57,7 +57,8 @@ impl LimitWords<'_> {
 
     /// The real cost that a request brings along.
     fn settled_by_client(&self) -> Option<String> {
-        let value = self.parameters.settle.filter(|value| variables(value).any(is_of_client))?;
+        let value =
+            self.parameters.get("settle").filter(|value| variables(value).any(is_of_client))?;
         Some(format!(
             "\"settle={value}\" is whatever the client writes, and one that writes 0 pays nothing: \
              \"$upstream_http_...\" is what the backend answers"
@@ -77,15 +78,8 @@ impl LimitWords<'_> {
 
     /// The parameters that may be variables, but for `settle=`.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let parameters = &self.parameters;
-        [
-            ("rate", parameters.rate),
-            ("capacity", parameters.capacity),
-            ("burst", parameters.burst),
-            ("cost", parameters.cost),
-        ]
-        .into_iter()
-        .filter_map(|(parameter, value)| value.map(|value| (parameter, value)))
+        let names = ["rate", "capacity", "burst", "cost"].into_iter();
+        names.filter_map(|name| Some((name, self.parameters.get(name)?)))
     }
 }
 

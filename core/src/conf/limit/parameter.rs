@@ -69,18 +69,15 @@ pub(crate) fn burst(
     }
 }
 
-/// `cost=`.
 pub(super) fn cost(text: &str, digits: ReadDigits) -> Result<u64, LimitError> {
     Ok(number("cost", text, 0, digits)?)
 }
 
-/// `settle=`.
 pub(super) fn settle(text: &str) -> Result<u64, LimitError> {
     let expected = "a number of at least 0, such as 3 or 0.25";
     rate::rounded_up(text).map_err(|_| LimitError::invalid("settle", text, expected))
 }
 
-/// `delay=`.
 pub(super) fn delay(text: &str) -> Result<u64, LimitError> {
     Ok(number("delay", text, 0, rate::whole)?)
 }

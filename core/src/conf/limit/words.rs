@@ -4,8 +4,7 @@ use std::iter;
 use std::rc::Rc;
 
 use super::{Definition, LimitError, LimitLine, Phase, parameter};
-use crate::algorithm::BurstParameter;
-use crate::algorithm::Undelayed;
+use crate::algorithm::{BurstParameter, Undelayed};
 use crate::charge::Effect;
 use crate::conf::directive::text;
 use crate::conf::value::is_literal;
@@ -52,15 +51,15 @@ impl<'a> LimitWords<'a> {
         let key = words.next().filter(|word| !is_parameter(word));
         let key = key.and_then(|key| text(key).ok()).ok_or(LimitError::NoKey)?;
         let parameters = Parameters::read(words)?;
-        let name = parameters.name.unwrap_or(DEFAULT_NAME);
+        let name = parameters.get("name").unwrap_or(DEFAULT_NAME);
         if !is_name(name) {
             return Err(LimitError::name(name));
         }
         let algorithm = parameters.algorithm()?;
-        let rate = parameters.rate.ok_or_else(|| no_rate(line))?;
+        let rate = parameters.get("rate").ok_or_else(|| no_rate(line))?;
         let burst = parameters.burst(algorithm)?;
         let undelayed = parameters.undelayed(algorithm)?;
-        let (has_override, written) = (parameters.has_override, parameters.written(algorithm));
+        let (has_override, written) = (parameters.has("override"), parameters.written(algorithm));
         let shared = Definition::default();
         let definition =
             Definition { name, algorithm, rate, burst, has_override, written, ..shared };
@@ -79,21 +78,21 @@ impl<'a> LimitWords<'a> {
         let rate = Setting::new(rate, read, compile)?;
         let read = |text: &str| Ok::<_, LimitError>(parameter::burst(algorithm, text, whole)?);
         let burst = burst.map(|text| Setting::new(text, read, compile)).transpose()?;
-        let cost = parameters.cost.unwrap_or(DEFAULT_COST);
+        let cost = parameters.get("cost").unwrap_or(DEFAULT_COST);
         let cost = Setting::new(cost, |text| parameter::cost(text, whole), compile)?;
         let mut line = LimitLine {
             key,
             rate,
             burst,
             cost,
-            settle: parameters.settle.map(|text| settle(text, compile)).transpose()?,
+            settle: parameters.get("settle").map(|text| settle(text, compile)).transpose()?,
             definition: Rc::new(Definition {
                 block: parameters.block()?,
                 ..self.definition.clone()
             }),
             undelayed: self.undelayed,
             phase: parameters.phase()?,
-            effect: if parameters.dry_run { Effect::DryRun } else { Effect::Enforced },
+            effect: if parameters.has("dry_run") { Effect::DryRun } else { Effect::Enforced },
             known_quota: None,
         };
         let burst = match &line.burst {
@@ -102,7 +101,7 @@ impl<'a> LimitWords<'a> {
         };
         let known = line.rate.literal().zip(burst);
         line.known_quota = known.map(|(rate, burst)| line.quota(rate, burst)).transpose()?;
-        if parameters.has_override && line.known_quota.is_none() {
+        if parameters.has("override") && line.known_quota.is_none() {
             return Err(LimitError::OverrideAndVariable.into());
         }
         Ok(line)
@@ -127,57 +126,35 @@ fn is_parameter(word: &[u8]) -> bool {
     word.starts_with(b"rate=") || !word.contains(&b'$') && is_read()
 }
 
-/// The parameters of a line, as they are written.
-#[derive(Debug, Default)]
-pub(super) struct Parameters<'a> {
-    pub(super) rate: Option<&'a str>,
-    name: Option<&'a str>,
-    algorithm: Option<&'a str>,
-    pub(super) capacity: Option<&'a str>,
-    pub(super) burst: Option<&'a str>,
-    refill: Option<&'a str>,
-    pub(super) cost: Option<&'a str>,
-    delay: Option<&'a str>,
-    after: Option<&'a str>,
-    block: Option<&'a str>,
-    pub(super) settle: Option<&'a str>,
-    nodelay: bool,
-    dry_run: bool,
-    has_override: bool,
-}
-
-/// Where the value of a parameter is kept.
-type ValueSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut Option<&'a str>;
-
-/// The parameters with a value: the name, the value where it is not given, if there is one for all lines, and the place.
-const VALUES: [(&str, Option<&str>, ValueSlot); 11] = [
-    ("rate", None, |it| &mut it.rate),
-    ("name", Some(DEFAULT_NAME), |it| &mut it.name),
-    ("algorithm", Some("token_bucket"), |it| &mut it.algorithm),
-    ("capacity", None, |it| &mut it.capacity),
-    ("burst", Some("0"), |it| &mut it.burst),
-    ("refill", Some("continuous"), |it| &mut it.refill),
-    ("cost", Some(DEFAULT_COST), |it| &mut it.cost),
-    ("delay", Some("0"), |it| &mut it.delay),
-    ("after", None, |it| &mut it.after),
-    ("block", None, |it| &mut it.block),
-    ("settle", None, |it| &mut it.settle),
+/// The parameters with a value, and the value where it is not given, if there is one for all lines.
+const VALUES: [(&str, Option<&str>); 11] = [
+    ("rate", None),
+    ("name", Some(DEFAULT_NAME)),
+    ("algorithm", Some("token_bucket")),
+    ("capacity", None),
+    ("burst", Some("0")),
+    ("refill", Some("continuous")),
+    ("cost", Some(DEFAULT_COST)),
+    ("delay", Some("0")),
+    ("after", None),
+    ("block", None),
+    ("settle", None),
 ];
-
-/// Where it is kept that a parameter without a value is there.
-type FlagSlot = for<'s, 'a> fn(&'s mut Parameters<'a>) -> &'s mut bool;
 
 /// The parameters without a value.
-const FLAGS: [(&str, FlagSlot); 3] = [
-    ("nodelay", |it| &mut it.nodelay),
-    ("dry_run", |it| &mut it.dry_run),
-    ("override", |it| &mut it.has_override),
-];
+const FLAGS: [&str; 3] = ["nodelay", "dry_run", "override"];
+
+/// The parameters of a line, as they are written, each once.
+#[derive(Debug, Default)]
+pub(super) struct Parameters<'a> {
+    values: Vec<(&'static str, &'a str)>,
+    flags: Vec<&'static str>,
+}
 
 /// Every parameter, as it is written up to its value, and the value of a line without it, if there is one.
 pub fn parameters() -> impl Iterator<Item = (String, Option<&'static str>)> {
-    let values = VALUES.iter().map(|(name, default, _)| (format!("{name}="), *default));
-    values.chain(FLAGS.iter().map(|(name, _)| ((*name).to_owned(), None)))
+    let values = VALUES.into_iter().map(|(name, default)| (format!("{name}="), default));
+    values.chain(FLAGS.map(|name| (name.to_owned(), None)))
 }
 
 /// The error that there is no such parameter, with what is meant where that is plain.
@@ -186,9 +163,9 @@ fn unknown(word: &str) -> LimitError {
     let count = word.split_once("r/").map(|(count, _)| count);
     let hint = if count.is_some_and(|count| count.starts_with('$') || whole(count).is_ok()) {
         format!("the rate is written \"rate={word}\"")
-    } else if FLAGS.iter().any(|(flag, _)| *flag == name) {
+    } else if FLAGS.contains(&name) {
         format!("\"{name}\" has no value")
-    } else if VALUES.iter().any(|(known, ..)| *known == name) {
+    } else if VALUES.iter().any(|(known, _)| *known == name) {
         format!("it is written \"{name}=\", with a value")
     } else {
         let known: Vec<_> = parameters().map(|(name, _)| format!("\"{name}\"")).collect();
@@ -207,23 +184,35 @@ impl<'a> Parameters<'a> {
     }
 
     fn add(&mut self, word: &'a str) -> Result<(), LimitError> {
-        if let Some((name, flag)) = FLAGS.iter().find(|(name, _)| *name == word) {
-            return match std::mem::replace(flag(self), true) {
-                false => Ok(()),
-                true => Err(LimitError::Duplicate((*name).to_owned())),
-            };
+        if let Some(flag) = FLAGS.into_iter().find(|flag| *flag == word) {
+            if self.has(flag) {
+                return Err(LimitError::Duplicate(flag.to_owned()));
+            }
+            self.flags.push(flag);
+            return Ok(());
         }
         let (name, value) = word.split_once('=').ok_or_else(|| unknown(word))?;
-        let slot = VALUES.iter().find(|(known, ..)| *known == name);
-        let (.., slot) = slot.ok_or_else(|| unknown(word))?;
-        match slot(self).replace(value) {
-            None => Ok(()),
-            Some(_) => Err(LimitError::Duplicate(format!("{name}="))),
+        let known = VALUES.into_iter().find(|(known, _)| *known == name);
+        let (name, _) = known.ok_or_else(|| unknown(word))?;
+        if self.get(name).is_some() {
+            return Err(LimitError::Duplicate(format!("{name}=")));
         }
+        self.values.push((name, value));
+        Ok(())
+    }
+
+    /// The value of a parameter, if it is given.
+    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
+        self.values.iter().find(|(given, _)| *given == name).map(|(_, value)| *value)
+    }
+
+    /// Whether a parameter without a value is given.
+    fn has(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
     }
 
     fn algorithm(&self) -> Result<Algorithm, LimitError> {
-        let algorithm = match self.algorithm {
+        let algorithm = match self.get("algorithm") {
             None => Algorithm::default(),
             Some(name) => Algorithm::from_name(name).ok_or_else(|| {
                 let mut known = Algorithm::ALL.map(Algorithm::name).to_vec();
@@ -231,7 +220,7 @@ impl<'a> Parameters<'a> {
                 LimitError::invalid("algorithm", name, &format!("one of {}", known.join(", ")))
             })?,
         };
-        match (algorithm, self.refill) {
+        match (algorithm, self.get("refill")) {
             (_, None) => Ok(algorithm),
             (Algorithm::TokenBucket, Some("continuous")) => Ok(Algorithm::TokenBucket),
             (Algorithm::TokenBucket, Some("interval")) => Ok(Algorithm::IntervalBucket),
@@ -245,7 +234,7 @@ impl<'a> Parameters<'a> {
     /// The burst parameter that belongs to the algorithm.
     fn burst(&self, algorithm: Algorithm) -> Result<Option<&'a str>, LimitError> {
         let own = algorithm.burst_parameter();
-        match (self.capacity, self.burst) {
+        match (self.get("capacity"), self.get("burst")) {
             (Some(value), _) if own != BurstParameter::Capacity => {
                 Err(LimitError::foreign("capacity", value, algorithm))
             }
@@ -259,7 +248,7 @@ impl<'a> Parameters<'a> {
     /// The part of the excess that a leaky bucket does not delay.
     fn undelayed(&self, algorithm: Algorithm) -> Result<Option<Undelayed>, LimitError> {
         let delays = algorithm.delays();
-        match (self.delay, self.nodelay) {
+        match (self.get("delay"), self.has("nodelay")) {
             (None, false) => Ok(delays.then_some(Undelayed::UpTo(0))),
             (Some(value), _) if !delays => Err(LimitError::foreign("delay", value, algorithm)),
             (None, true) if !delays => {
@@ -272,7 +261,7 @@ impl<'a> Parameters<'a> {
     }
 
     fn phase(&self) -> Result<Phase, LimitError> {
-        match self.after {
+        match self.get("after") {
             None => Ok(Phase::Access),
             Some("auth") => Ok(Phase::Precontent),
             Some(other) => Err(LimitError::invalid("after", other, "auth")),
@@ -281,9 +270,9 @@ impl<'a> Parameters<'a> {
 
     /// How long a client is blocked, in µs.
     fn block(&self) -> Result<u64, LimitError> {
-        match self.block {
+        match self.get("block") {
             None => Ok(0),
-            Some(_) if self.dry_run => Err(LimitError::BlockAndDryRun),
+            Some(_) if self.has("dry_run") => Err(LimitError::BlockAndDryRun),
             Some(text) => parameter::block(text),
         }
     }
@@ -291,18 +280,12 @@ impl<'a> Parameters<'a> {
     /// The definition that the name stands for, without the store, as it is written.
     fn written(&self, algorithm: Algorithm) -> String {
         let mut text = format!("algorithm={}", algorithm.name());
-        for (name, value) in [
-            ("rate", self.rate),
-            ("capacity", self.capacity),
-            ("burst", self.burst),
-            ("refill", self.refill),
-            ("block", self.block),
-        ] {
-            if let Some(value) = value {
+        for name in ["rate", "capacity", "burst", "refill", "block"] {
+            if let Some(value) = self.get(name) {
                 text += &format!(" {name}={value}");
             }
         }
-        if self.has_override {
+        if self.has("override") {
             text += " override";
         }
         text

@@ -68,18 +68,18 @@ lines! {
         "key_hmac", StoreSets::KeyHmac;
     }
     values {
-        "cluster" to cluster by Directive::flag, or "off";
+        "cluster" to cluster by Directive::choice, or "off";
         "sentinel" to sentinel by name;
         "user" to user by name;
         "auth_interval" to auth_interval by Directive::time;
-        "database" to database by number::<0, MAX_DATABASE>, or "0";
+        "database" to database by Directive::number::<0, MAX_DATABASE>, or "0";
         "prefix" to prefix by prefix, or DEFAULT_PREFIX;
         "connect_timeout" to connect_timeout by Directive::time, or "250ms";
-        "connections" to connections by number::<1, MAX_CONNECTIONS>, or "1";
-        "max_fails" to max_fails by number::<0, MAX_FAILS>, or "3";
+        "connections" to connections by Directive::number::<1, MAX_CONNECTIONS>, or "1";
+        "max_fails" to max_fails by Directive::number::<0, MAX_FAILS>, or "3";
         "fail_timeout" to fail_timeout by Directive::time, or "1s";
         "ssl_trusted_certificate" to tls.trusted_certificate by tls::text;
-        "ssl_verify" to tls.verify by Directive::flag, or "on";
+        "ssl_verify" to tls.verify by Directive::choice, or "on";
         "ssl_name" to tls.name by tls::text;
         "ssl_certificate" to tls.certificate by tls::text;
         "ssl_certificate_key" to tls.certificate_key by tls::text;
@@ -110,10 +110,6 @@ fn password<'a>(store: &mut StoreLines<'a>, line: &Directive<'a>) -> Result<(), 
         "" => Err(StoreError::EmptyPassword),
         password => store.set_password(password.to_owned()),
     }
-}
-
-fn number<const LEAST: u64, const MOST: u64>(line: &Directive<'_>) -> Result<u64, DirectiveError> {
-    line.number(LEAST, MOST)
 }
 
 fn prefix<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {

@@ -51,11 +51,6 @@ const DEFAULT_VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13]
 pub(super) const DEFAULT_CIPHERS: &str = "DEFAULT";
 
 impl TlsSettings<'_> {
-    /// Whether there is any line.
-    pub(super) fn is_given(&self) -> bool {
-        *self != Self::default()
-    }
-
     /// Whether the server's certificate is verified.
     pub fn verifies(&self) -> bool {
         self.verify.unwrap_or(true)
@@ -82,7 +77,6 @@ impl TlsSettings<'_> {
     }
 }
 
-/// Reads a text.
 pub(super) fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> {
     match line.nonempty_value()? {
         value if value.contains('$') => Err(line.invalid(value, "without variables")),
@@ -90,7 +84,6 @@ pub(super) fn text<'a>(line: &Directive<'a>) -> Result<&'a str, DirectiveError> 
     }
 }
 
-/// The versions that a line names.
 pub(super) fn versions(line: &Directive<'_>) -> Result<Vec<TlsVersion>, DirectiveError> {
     let mut versions = Vec::new();
     for word in line.texts() {

@@ -30,96 +30,53 @@ fn each<const N: usize>(label: &'static str, values: [&str; N], counts: [u64; N]
     Samples::Each(label, values.into_iter().zip(counts).collect())
 }
 
-/// The metrics of a limit.
-pub(super) const LIMITS: [Family<LimitMetrics>; 5] = [
-    Family {
-        name: "requests_total",
-        help: "Requests for which a limit was checked, by result.",
-        samples: |it| each("result", Status::COUNTED.map(Status::name), it.requests),
-    },
-    Family {
-        name: "decisions_total",
-        help: "Verdicts of a limit, by source.",
-        samples: |it| each("source", Source::DECIDING.map(Source::name), it.decisions),
-    },
-    Family {
-        name: "lease_units_total",
-        help: "Units of leases, by what became of them.",
-        samples: |it| each("result", LeaseUnits::ALL.map(LeaseUnits::name), it.lease_units),
-    },
-    Family {
-        name: "lease_units_held",
-        help: "Units of leases that this machine has left.",
-        samples: |it| Samples::One(it.lease_units_held()),
-    },
-    Family {
-        name: "settlements_total",
-        help: "Settlements of a limit, by result.",
-        samples: |it| {
-            each("result", SettlementResult::ALL.map(SettlementResult::name), it.settlements)
-        },
-    },
-];
+/// Makes the tables, each of the families of one type.
+macro_rules! families {
+    ($($table:ident of $type:ident {$($name:literal, $help:literal, $samples:expr;)+})+) => {$(
+        pub(super) const $table: [Family<$type>; [$($name),+].len()] =
+            [$(Family { name: $name, help: $help, samples: $samples }),+];
+    )+};
+}
 
-/// The metrics of a server.
-pub(super) const NODES: [Family<NodeMetrics>; 7] = [
-    Family {
-        name: "commands_total",
-        help: "Commands sent to a Redis server.",
-        samples: |it| each("command", CommandKind::ALL.map(CommandKind::name), it.commands),
-    },
-    Family {
-        name: "errors_total",
-        help: "What went wrong with a Redis server.",
-        samples: |it| each("kind", ErrorKind::ALL.map(ErrorKind::name), it.errors),
-    },
-    Family {
-        name: "connections",
-        help: "Connections of the workers to a Redis server.",
-        samples: |it| each("state", ["ready", "connecting"], [it.ready, it.connecting]),
-    },
-    Family {
-        name: "connection_attempts_total",
-        help: "Attempts of the workers to connect to a Redis server, by result.",
-        samples: |it| each("result", AttemptResult::ALL.map(AttemptResult::name), it.attempts),
-    },
-    Family {
-        name: "topology_queries_total",
-        help: "Queries of the workers for the topology to a Redis server, by result.",
-        samples: |it| each("result", QueryResult::ALL.map(QueryResult::name), it.queries),
-    },
-    Family {
-        name: "breaker_open",
-        help: "1 if a worker sends a Redis server no requests, else 0.",
-        samples: |it| Samples::One(it.is_open.into()),
-    },
-    Family {
-        name: "node_slow",
-        help: "1 if a Redis server owes replies to a worker for too long, else 0.",
-        samples: |it| Samples::One(it.is_slow.into()),
-    },
-];
+families! {
+    LIMITS of LimitMetrics {
+        "requests_total", "Requests for which a limit was checked, by result.",
+            |it| each("result", Status::COUNTED.map(Status::name), it.requests);
+        "decisions_total", "Verdicts of a limit, by source.",
+            |it| each("source", Source::DECIDING.map(Source::name), it.decisions);
+        "lease_units_total", "Units of leases, by what became of them.",
+            |it| each("result", LeaseUnits::ALL.map(LeaseUnits::name), it.lease_units);
+        "lease_units_held", "Units of leases that this machine has left.",
+            |it| Samples::One(it.lease_units_held());
+        "settlements_total", "Settlements of a limit, by result.",
+            |it| each("result", SettlementResult::ALL.map(SettlementResult::name), it.settlements);
+    }
 
-/// The metrics of the memory.
-pub(super) const MEMORY: [Family<MemoryMetrics>; 4] = [
-    Family {
-        name: "shared_memory_bytes",
-        help: "The memory that the workers share.",
-        samples: |it| each("state", ["used", "free"], [it.used, it.free]),
-    },
-    Family {
-        name: "local_state_bytes",
-        help: "The used part of the shared memory that holds states of clients that were decided locally.",
-        samples: |it| Samples::One(it.local),
-    },
-    Family {
-        name: "shared_memory_evictions_total",
-        help: "Clients that were evicted, because the shared memory was full.",
-        samples: |it| Samples::One(it.evictions),
-    },
-    Family {
-        name: "shared_memory_no_room_total",
-        help: "Requests that could not be decided locally, because the shared memory was too small.",
-        samples: |it| Samples::One(it.no_room),
-    },
-];
+    NODES of NodeMetrics {
+        "commands_total", "Commands sent to a Redis server.",
+            |it| each("command", CommandKind::ALL.map(CommandKind::name), it.commands);
+        "errors_total", "What went wrong with a Redis server.",
+            |it| each("kind", ErrorKind::ALL.map(ErrorKind::name), it.errors);
+        "connections", "Connections of the workers to a Redis server.",
+            |it| each("state", ["ready", "connecting"], [it.ready, it.connecting]);
+        "connection_attempts_total", "Attempts of the workers to connect to a Redis server, by result.",
+            |it| each("result", AttemptResult::ALL.map(AttemptResult::name), it.attempts);
+        "topology_queries_total", "Queries of the workers for the topology to a Redis server, by result.",
+            |it| each("result", QueryResult::ALL.map(QueryResult::name), it.queries);
+        "breaker_open", "1 if a worker sends a Redis server no requests, else 0.",
+            |it| Samples::One(it.is_open.into());
+        "node_slow", "1 if a Redis server owes replies to a worker for too long, else 0.",
+            |it| Samples::One(it.is_slow.into());
+    }
+
+    MEMORY of MemoryMetrics {
+        "shared_memory_bytes", "The memory that the workers share.",
+            |it| each("state", ["used", "free"], [it.used, it.free]);
+        "local_state_bytes", "The used part of the shared memory that holds states of clients that were decided locally.",
+            |it| Samples::One(it.local);
+        "shared_memory_evictions_total", "Clients that were evicted, because the shared memory was full.",
+            |it| Samples::One(it.evictions);
+        "shared_memory_no_room_total", "Requests that could not be decided locally, because the shared memory was too small.",
+            |it| Samples::One(it.no_room);
+    }
+}
