@@ -1,6 +1,7 @@
 //! A burst of requests through all nginx, and what became of it.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,9 @@ impl Burst {
         };
         let reports = thread::scope(|scope| {
             let each: Vec<_> = urls.iter().map(|url| scope.spawn(move || hey(url))).collect();
-            each.into_iter().map(|hey| hey.join().expect("a report")).collect::<Vec<_>>()
+            let joined =
+                each.into_iter().map(|hey| hey.join().unwrap_or_else(|it| resume_unwind(it)));
+            joined.collect::<Vec<_>>()
         });
         Self { took: started.elapsed(), reports: urls.iter().cloned().zip(reports).collect() }
     }

@@ -10,6 +10,7 @@ use harness::{Http, Prefix, holds_within, is_free_port};
 
 use super::say;
 use super::site::Plan;
+use super::stop;
 
 const SIZE: usize = 3;
 
@@ -46,7 +47,7 @@ impl Fleet {
     fn try_start(&mut self) -> bool {
         for number in 0..SIZE {
             self.plan.lay_out(number, &self.ports).expect("lay out an nginx");
-            self.machines.push(Prefix::start(&self.plan.site(number)));
+            self.machines.push(Prefix::start(&self.plan.site(number)).expect("run nginx"));
         }
         let machines = &mut self.machines;
         holds_within(PATIENCE, || machines.iter_mut().all(|it| it.serves() || it.has_ended()));
@@ -60,7 +61,8 @@ impl Fleet {
                 say(&format!("nginx at port {} has ended, and starts again", self.ports[number]));
                 // A socket is not made where there is one already.
                 let _ = fs::remove_file(self.plan.site(number).join("application.sock"));
-                machine.restart();
+                // One that cannot be started has ended the next time, too.
+                let _ = machine.restart();
             }
         }
     }
@@ -123,7 +125,7 @@ fn choose_ports(own: Option<u16>) -> Result<Vec<u16>, String> {
 /// whether they do.
 pub fn reach_redis(machines: &[SocketAddr]) -> bool {
     let reaches = |machine: &SocketAddr| (0..10).all(|_| is_limited(*machine).unwrap_or(false));
-    holds_within(PATIENCE, || machines.iter().all(reaches))
+    holds_within(PATIENCE, || stop::check().is_err() || machines.iter().all(reaches))
 }
 
 /// Whether an answer, over a connection of its own, tells the limit.

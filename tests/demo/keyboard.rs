@@ -28,12 +28,14 @@ impl Keyboard {
         let mut number = 0;
         if self.is_there && is_foreground() {
             self.prepare();
-            number = io::stdin().read(&mut keys).unwrap_or(0);
+            if has_input() {
+                number = io::stdin().read(&mut keys).unwrap_or(0);
+            }
         }
         keys[..number].to_vec()
     }
 
-    /// Has the terminal hand out keys at once, or nothing. A shell may have set it to something else since.
+    /// Has the terminal hand out each key at once. A shell may have set it to something else since.
     fn prepare(&mut self) {
         let Some(mut settings) = settings() else { return };
         if settings.c_lflag & libc::ICANON == 0 {
@@ -41,8 +43,6 @@ impl Keyboard {
         }
         self.before = Some(settings);
         settings.c_lflag &= !(libc::ICANON | libc::ECHO);
-        settings.c_cc[libc::VMIN] = 0;
-        settings.c_cc[libc::VTIME] = 0;
         set(&settings);
     }
 }
@@ -63,6 +63,13 @@ fn is_foreground() -> bool {
     let fields: Vec<_> = fields.collect();
     let [_, _, group, _, _, foreground, ..] = fields[..] else { return false };
     group == foreground || foreground.starts_with(['-', '0'])
+}
+
+/// Whether there is something to read, or the terminal is gone.
+fn has_input() -> bool {
+    let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
+    // SAFETY: it points to one structure of this type. It does not wait.
+    unsafe { libc::poll(&mut input, 1, 0) > 0 }
 }
 
 /// What the terminal is set to.

@@ -3,25 +3,26 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-/// How much of each file has been shown.
-pub struct Log(Vec<(u64, PathBuf)>);
+/// How often new lines are looked for.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-impl Log {
-    /// Shows what comes from now on.
-    pub fn from_now(files: Vec<PathBuf>) -> Self {
-        let with_length = |file: PathBuf| (fs::metadata(&file).map_or(0, |it| it.len()), file);
-        Self(files.into_iter().map(with_length).collect())
-    }
-
-    /// Shows the lines that have come.
-    pub fn show(&mut self) {
-        for (shown, file) in &mut self.0 {
-            let lines = lines_after(file, shown).unwrap_or_default();
-            // The end of the output does not end the demo.
-            let _ = io::stdout().write_all(&lines);
+/// Shows the lines that come from now on, on a thread of its own: a reader that takes no more holds up nothing else.
+pub fn show_from_now(files: Vec<PathBuf>) {
+    let with_length = |file: PathBuf| (fs::metadata(&file).map_or(0, |it| it.len()), file);
+    let mut files: Vec<_> = files.into_iter().map(with_length).collect();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(INTERVAL);
+            for (shown, file) in &mut files {
+                let lines = lines_after(file, shown).unwrap_or_default();
+                // The end of the output does not end the demo.
+                let _ = io::stdout().write_all(&lines);
+            }
         }
-    }
+    });
 }
 
 /// The lines after this place, which moves behind them. A line that nginx has not finished is for the next time.

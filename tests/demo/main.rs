@@ -14,6 +14,7 @@ mod site;
 mod stop;
 mod store;
 
+use std::io::{self, Write as _};
 use std::panic;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -23,14 +24,13 @@ use burst::Burst;
 use directory::Directory;
 use fleet::Fleet;
 use keyboard::Keyboard;
-use log::Log;
 use options::Options;
 use sample::sample;
 use site::Plan;
 use stop::{Stop, unless_stopped};
 use store::Store;
 
-/// Keys, requests and signals are seen after this time at the latest.
+/// Keys and signals are seen after this time at the latest.
 const TURN: Duration = Duration::from_millis(100);
 
 /// How many turns it takes until the servers are looked after again.
@@ -38,7 +38,7 @@ const ROUND: u32 = 10;
 
 /// Progress, which goes to stderr.
 fn say(message: &str) {
-    eprintln!("==> {message}");
+    let _ = writeln!(io::stderr(), "==> {message}");
 }
 
 /// The demo, with the arguments of `scripts/run`. It runs in the root of the checkout.
@@ -64,7 +64,12 @@ fn main() -> ExitCode {
 
 /// A failure, which goes to stderr.
 fn fail(message: &str) {
-    eprintln!("run: {message}");
+    let _ = writeln!(io::stderr(), "run: {message}");
+}
+
+/// What the user wants to see, which goes to stdout. That nobody reads it does not end the demo.
+fn show(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
 }
 
 /// The servers end in the reverse order: nginx first, or it would complain of a Redis that is gone.
@@ -80,7 +85,7 @@ fn demo(options: Options) -> Result<ExitCode, Stop> {
     let urls: Vec<_> = machines.iter().map(|machine| format!("http://{machine}")).collect();
     say(&format!("three nginx serve {}", urls.join(" ")));
     if !unless_stopped(move || fleet::reach_redis(&machines))? {
-        eprint!("{}", fleet.error_logs());
+        let _ = write!(io::stderr(), "{}", fleet.error_logs());
         return Err(Stop::Failure("nginx does not reach Redis".to_owned()));
     }
 
@@ -115,10 +120,10 @@ fn show_burst(urls: &[String], fleet: &Fleet) -> Result<bool, Stop> {
     say(&burst::announcement());
     let targets = urls.to_vec();
     let burst = unless_stopped(move || Burst::send(&targets))?;
-    print!("{burst}");
+    show(&burst.to_string());
     let is_limited = burst.is_limited();
     if !is_limited {
-        eprint!("{}{}", burst.reports(), fleet.last_errors());
+        let _ = write!(io::stderr(), "{}{}", burst.reports(), fleet.last_errors());
     }
     Ok(is_limited)
 }
@@ -127,9 +132,9 @@ fn show_burst(urls: &[String], fleet: &Fleet) -> Result<bool, Stop> {
 /// input.
 fn stay(urls: &[String], fleet: &mut Fleet, store: &mut Store) -> Result<ExitCode, Stop> {
     let mut keyboard = Keyboard::find(store.has_servers());
-    print!("{}", guide::guide(urls, &store.hints, keyboard.is_there()));
+    show(&guide::guide(urls, &store.hints, keyboard.is_there()));
     say("each request from now on, but for the traffic of the page; Ctrl-C ends");
-    let mut log = Log::from_now(fleet.access_logs());
+    log::show_from_now(fleet.access_logs());
     loop {
         for _ in 0..ROUND {
             thread::sleep(TURN);
@@ -142,7 +147,6 @@ fn stay(urls: &[String], fleet: &mut Fleet, store: &mut Store) -> Result<ExitCod
                 }
             }
             stop::check()?;
-            log.show();
         }
         fleet.look_after();
         store.look_after();

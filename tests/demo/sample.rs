@@ -1,11 +1,13 @@
 //! A request as the user may send it.
 
+use super::show;
+
 /// The beginnings of the lines that are shown, in lower case.
 const SHOWN: [&str; 4] = ["http", "x-ratelimit", "ratelimit", "retry-after"];
 
 /// Shows an answer of curl with this status. A token may just have come back, so a few are asked for.
 pub fn sample(status: u16, arguments: &[&str]) {
-    println!("\n$ curl --include {}", arguments.join(" "));
+    show(&format!("\n$ curl --include {}\n", arguments.join(" ")));
     let curl = [&["--silent", "--noproxy", "*", "--include"], arguments].concat();
     let mut answer = String::new();
     for _ in 0..5 {
@@ -17,7 +19,7 @@ pub fn sample(status: u16, arguments: &[&str]) {
     for line in answer.lines() {
         let name = line.to_ascii_lowercase();
         if SHOWN.iter().any(|start| name.starts_with(start)) {
-            println!("{line}");
+            show(&format!("{line}\n"));
         }
     }
 }

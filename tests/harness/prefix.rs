@@ -1,6 +1,7 @@
 //! An nginx that is there for more than a test.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,16 +17,17 @@ pub struct Prefix {
 impl Prefix {
     /// Starts nginx with the `nginx.conf` in this directory, which has it write `nginx.pid`. Messages from before it has
     /// logs go to `stderr.log`.
-    pub fn start(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), process: spawn(dir) }
+    pub fn start(dir: &Path) -> io::Result<Self> {
+        Ok(Self { dir: dir.to_owned(), process: spawn(dir)? })
     }
 
     /// Starts nginx again; ends it first if it runs, and whatever an end of its master has left.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self) -> io::Result<()> {
         self.process.kill();
         // One that was killed leaves it.
         let _ = fs::remove_file(self.dir.join("nginx.pid"));
-        self.process = spawn(&self.dir);
+        self.process = spawn(&self.dir)?;
+        Ok(())
     }
 
     /// Whether it has its ports: it writes its pid file then.
@@ -50,9 +52,9 @@ impl Drop for Prefix {
     }
 }
 
-fn spawn(dir: &Path) -> Process {
-    let log = File::create(dir.join("stderr.log")).expect("create stderr.log");
+fn spawn(dir: &Path) -> io::Result<Process> {
+    let log = File::create(dir.join("stderr.log"))?;
     let mut command = Command::new("nginx");
     command.arg("-p").arg(dir).args(["-c", "nginx.conf", "-e", "stderr", "-g", "daemon off;"]);
-    Process::spawn_logged(mortal(&command, "TERM"), log).expect("run nginx")
+    Process::spawn_apart(&mortal(&command, "TERM"), log)
 }

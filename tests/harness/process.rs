@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -24,10 +24,16 @@ impl Process {
     /// so each child has a thread that lives as long. It forks no other child: all signals are blocked meanwhile, and then
     /// the end of one that it has already would interrupt any other thread, in a system call that is not restarted.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
+        command.process_group(0);
+        Self::spawn_leader(command)
+    }
+
+    /// Starts a [`mortal`] command that makes a process group of its own.
+    fn spawn_leader(mut command: Command) -> io::Result<Self> {
         let (answer, spawned) = channel();
         let (parent, dropped) = channel();
         thread::spawn(move || {
-            let _ = answer.send(command.process_group(0).spawn());
+            let _ = answer.send(command.spawn());
             let _ = dropped.recv();
         });
         Ok(Self { child: spawned.recv().expect("an answer")?, _parent: parent })
@@ -37,6 +43,15 @@ impl Process {
     pub fn spawn_logged(mut command: Command, log: File) -> io::Result<Self> {
         command.stdout(log.try_clone()?).stderr(log);
         Self::spawn(command)
+    }
+
+    /// Starts a [`mortal`] command whose output goes to this file, in a session of its own and without input: it has no
+    /// access to the terminal of this process, whose user may be another one.
+    pub fn spawn_apart(command: &Command, log: File) -> io::Result<Self> {
+        let mut session = Command::new("setsid");
+        append(&mut session, command);
+        session.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Self::spawn_leader(session)
     }
 
     /// The process id.
@@ -66,6 +81,8 @@ impl Process {
     /// Ends the process and its whole group at once.
     pub fn kill(&mut self) {
         kill(-(self.id() as i32), libc::SIGKILL);
+        // Its group may not be there yet.
+        kill(self.id() as i32, libc::SIGKILL);
         self.child.wait().expect("wait for a child");
     }
 }

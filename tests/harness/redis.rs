@@ -17,7 +17,7 @@ use crate::library::Library;
 use crate::netns::Namespace;
 use crate::process::{Process, append, mortal};
 use crate::tls::{Authority, Identity};
-use crate::{PATIENCE, port, run, wait_until};
+use crate::{PATIENCE, holds_within, port, run, wait_until};
 
 /// How a server is started.
 #[derive(Clone)]
@@ -412,8 +412,12 @@ impl Redis {
             fs::write(self.clock(), 0_i64.to_ne_bytes()).expect("a clock");
             command.env("LD_PRELOAD", library.path()).env("STOPPED_CLOCK", self.clock());
         }
-        let mut process = Process::spawn_logged(command, log)
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
+        let spawned = match self.setup.home {
+            Some(_) => Process::spawn_apart(&command, log),
+            None => Process::spawn_logged(command, log),
+        };
+        let mut process =
+            spawned.unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
 
         // A socket that answers is that of a server that has also got its port.
         let mut serves = false;
@@ -421,7 +425,7 @@ impl Redis {
             serves = self.connect().is_ok();
             serves || process.ended().is_some()
         };
-        wait_until(PATIENCE, settled, "start of Redis");
+        holds_within(PATIENCE, settled);
         self.process = serves.then_some(process);
         self.stopped = false;
         serves
