@@ -10,7 +10,7 @@ use crate::overrides::Applied;
 #[derive(Debug)]
 pub(crate) struct Pending<'a> {
     charge: Charge<'a>,
-    /// What is stored, and the quota that the client is charged by.
+    /// The stored state, and the quota that the client is charged by.
     pub(crate) applied: Applied,
     after: Stored,
     /// The verdict, once the transaction is decided.

@@ -17,14 +17,14 @@ const EACH_PER_SECOND: u64 = 50;
 const CAPACITY: u64 = 100;
 const PER_MINUTE: u64 = 100;
 
-/// What became of the burst.
+/// The results of the burst.
 pub struct Burst {
     took: Duration,
     /// For each nginx its URL, and the report of hey.
     reports: Vec<(String, String)>,
 }
 
-/// What is about to be done.
+/// The line that announces the burst.
 pub fn announcement() -> String {
     format!(
         "sending {REQUESTS} requests to /api of each; it has rate={PER_MINUTE}r/m, and so a capacity of {CAPACITY} for all \

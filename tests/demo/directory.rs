@@ -14,7 +14,7 @@ const JANITOR: &str = "cat; until rm -rf \"$1\"; do sleep 0.1; done";
 /// A directory for all servers, which goes with this process, however that ends.
 pub struct Directory {
     directory: TempDir,
-    /// What removes it should this process be killed: its input ends with this.
+    /// The process that removes it should this one be killed: its input ends with this.
     _janitor: Child,
 }
 

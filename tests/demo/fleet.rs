@@ -77,7 +77,7 @@ impl Fleet {
         self.sites().map(|site| site.join("access.log")).collect()
     }
 
-    /// What they have logged of errors.
+    /// Their error logs.
     pub fn error_logs(&self) -> String {
         self.logs("error.log")
     }

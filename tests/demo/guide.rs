@@ -1,4 +1,4 @@
-//! What the user can do with the demo.
+//! The text that shows the user what to do with the demo.
 
 /// The text that is shown when everything is there.
 pub fn guide(urls: &[String], hints: &[String], has_keys: bool) -> String {

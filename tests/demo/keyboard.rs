@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 /// The terminal at the input, if there is one: keys are read as they are pressed, and not echoed.
 pub struct Keyboard {
     is_there: bool,
-    /// What the terminal was set to.
+    /// The settings that the terminal had.
     before: Option<libc::termios>,
 }
 
@@ -72,7 +72,7 @@ fn has_input() -> bool {
     unsafe { libc::poll(&mut input, 1, 0) > 0 }
 }
 
-/// What the terminal is set to.
+/// The settings of the terminal.
 fn settings() -> Option<libc::termios> {
     let mut settings = MaybeUninit::uninit();
     // SAFETY: it points to memory of this type, which is written unless the call fails.

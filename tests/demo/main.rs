@@ -67,7 +67,7 @@ fn fail(message: &str) {
     let _ = writeln!(io::stderr(), "run: {message}");
 }
 
-/// What the user wants to see, which goes to stdout. That nobody reads it does not end the demo.
+/// Text for the user, which goes to stdout. The demo goes on where nobody reads it.
 fn show(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }

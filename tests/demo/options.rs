@@ -3,7 +3,7 @@
 const USAGE: &str =
     "usage: scripts/run [--once] [--cluster | --redis URL] [--port N], or scripts/run --help";
 
-/// What the user wants.
+/// The options that the user has given.
 pub struct Options {
     /// End after the burst.
     pub once: bool,
@@ -20,7 +20,7 @@ pub enum Kind {
     Single,
     /// Six servers of the demo.
     Cluster,
-    /// What is at this URL, and belongs to the user.
+    /// The user's own server at this URL.
     Own(String),
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-/// What the nginx have in common.
+/// The parts of a configuration that all nginx have in common.
 pub struct Plan {
     /// The directory of the demo.
     pub directory: PathBuf,

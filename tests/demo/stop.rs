@@ -1,4 +1,4 @@
-//! What ends the demo before its time: failures, and signals of the user.
+//! Failures and signals of the user, which end the demo before its time.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -37,7 +37,7 @@ pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler does nothing but access an atomic.
         let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-        // As with nohup, or in the background of a script.
+        // A signal stays ignored if it was, with nohup or in the background of a script.
         if before == libc::SIG_IGN {
             // SAFETY: no handler.
             unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -40,7 +40,7 @@ impl Tally {
         self.statuses.values().sum()
     }
 
-    /// What `hey` has printed.
+    /// The tally in the output of `hey`.
     pub fn of_hey(output: &str) -> Self {
         let mut tally = Self::default();
         for line in output.lines().map(str::trim) {

@@ -222,7 +222,7 @@ pub struct Answer {
 /// The parts of an answer that few charges have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// What the replies have brought with the verdict.
+    /// The granted lease and the override, which come with the verdict.
     pub(super) beside: Beside,
     /// The verdict without the charge, which is given back if another command of the request rejects it.
     pub(super) unspent: Option<Verdict>,

@@ -43,7 +43,7 @@ impl Peer {
             if checked && (address.is_some() || self.name(ssl)) {
                 return Ok(());
             }
-            // What is left of an error would be taken for a later one.
+            // An error that is left in the queue would be taken for a later one.
             ERR_clear_error();
         }
         Err(format!("\"{}\" cannot be the name of a server", self.name))
