@@ -11,7 +11,6 @@ mod log;
 mod options;
 mod sample;
 mod site;
-mod stop;
 mod store;
 
 use std::io::{self, Write as _};
@@ -23,11 +22,11 @@ use std::time::Duration;
 use burst::Burst;
 use directory::Directory;
 use fleet::Fleet;
+use harness::stop::{self, Stop, unless_stopped};
 use keyboard::Keyboard;
 use options::Options;
 use sample::sample;
 use site::Plan;
-use stop::{Stop, unless_stopped};
 use store::Store;
 
 /// Keys and signals are seen after this time at the latest.

@@ -61,6 +61,12 @@ impl ClusterConf {
         self
     }
 
+    /// The nodes are started by this command: see [`Conf::wrapper`](crate::Conf::wrapper).
+    pub fn wrapper(mut self, words: &[&str]) -> Self {
+        self.setup.wrapper = words.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
     /// The nodes run `binary`, a server of another version or make.
     pub fn binary(mut self, binary: impl AsRef<Path>) -> Self {
         self.setup.binary = binary.as_ref().to_owned();

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::nginx::Nginx;
 use crate::port;
+use crate::process::wrapped;
 use crate::redis::{Redis, world_readable_dir};
 
 const MODULE: &str = concat!(
@@ -48,6 +49,7 @@ pub struct Conf {
     values: Vec<(String, String)>,
     files: Vec<(String, String)>,
     env: Vec<(String, String)>,
+    wrapper: Vec<String>,
 }
 
 impl Conf {
@@ -70,6 +72,7 @@ impl Conf {
             values: Vec::new(),
             files: Vec::new(),
             env: Vec::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -210,6 +213,12 @@ impl Conf {
         self
     }
 
+    /// Starts nginx by this command, such as `taskset` or `valgrind` with their options, in whose place it is then.
+    pub fn wrapper(mut self, words: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.wrapper.extend(words.into_iter().map(Into::into));
+        self
+    }
+
     /// Starts an nginx of this configuration.
     pub fn start(&self) -> Nginx {
         for _ in 0..20 {
@@ -277,8 +286,14 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
     /// Lays out the files of an nginx of this configuration, on ports that are free.
     fn site(&self) -> Site {
         let ports = std::array::from_fn(|_| port::free());
-        let (env, daemon) = (self.env.clone(), self.daemon);
-        let site = Site { dir: world_readable_dir("nginx-"), ports, h2: port::free(), daemon, env };
+        let site = Site {
+            dir: world_readable_dir("nginx-"),
+            ports,
+            h2: port::free(),
+            daemon: self.daemon,
+            env: self.env.clone(),
+            wrapper: self.wrapper.clone(),
+        };
         site.lay_out(self);
         site
     }
@@ -357,6 +372,7 @@ pub(crate) struct Site {
     pub h2: u16,
     pub daemon: bool,
     env: Vec<(String, String)>,
+    wrapper: Vec<String>,
 }
 
 impl Site {
@@ -371,7 +387,7 @@ impl Site {
 
     /// The command `nginx`, with its prefix and configuration.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(nginx());
+        let mut command = wrapped(&self.wrapper, nginx());
         command.envs(self.env.iter().cloned());
         command.arg("-p").arg(self.dir.path());
         command.arg("-c").arg(self.path("nginx.conf"));

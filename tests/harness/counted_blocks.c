@@ -1,5 +1,6 @@
-/* Counts the blocks of memory that a process has taken and not freed, and their bytes: see usage.rs, which finds the
- * counts by their mark in the memory of the process. After a fork both processes go on counting from there. */
+/* Counts the blocks of memory that a process has taken and not freed, their bytes, and how often it has taken one: see
+ * usage.rs, which finds the counts by their mark in the memory of the process. After a fork both processes go on counting
+ * from there. */
 
 #include <errno.h>
 #include <malloc.h>
@@ -15,11 +16,13 @@ static volatile struct {
     char mark[16];
     size_t blocks;
     size_t bytes;
-} counts = {"counted blocks:", 0, 0};
+    size_t allocations;
+} counts = {"counted blocks:", 0, 0, 0};
 
 static void *taken(void *block) {
     if (block) {
         counts.blocks++;
+        counts.allocations++;
         counts.bytes += malloc_usable_size(block);
     }
     return block;

@@ -40,6 +40,7 @@ mod redis;
 mod remote;
 pub mod reply;
 mod sentinel;
+pub mod stop;
 mod tls;
 mod usage;
 
@@ -55,7 +56,7 @@ pub use http::{Http, Response};
 pub use journal::{Entry, Journal};
 pub use library::Library;
 pub use load::{Load, Tally, ab, h2load, hey, run};
-pub use nginx::{Nginx, has_pid_namespaces};
+pub use nginx::{Nginx, has_pid_namespaces, state as process_state};
 pub use port::{free as free_port, is_free as is_free_port, is_free_with_bus};
 pub use prefix::Prefix;
 pub use process::{Process, mortal};
@@ -65,7 +66,7 @@ pub use redis::{Home, Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 pub use tls::{Authority, Identity, Recorder};
-pub use usage::{Usage, wakes};
+pub use usage::{Usage, allocations, wakes};
 
 /// How long anything may take that should happen at once, on a machine that is as busy as can be. A test
 /// that passes waits for events, and never so long.

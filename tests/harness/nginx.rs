@@ -10,7 +10,7 @@ use crate::http::{Http, Response};
 use crate::journal::Journal;
 use crate::load::run;
 use crate::process::{Process, append, kill, mortal};
-use crate::{PATIENCE, wait_until};
+use crate::{PATIENCE, holds_within, wait_until};
 
 /// Texts that an error log must not have after a test.
 const BAD_SIGNS: [&str; 6] =
@@ -116,6 +116,11 @@ impl Nginx {
         let (init, last) = (self.init().expect("a namespace").to_string(), pid - 1);
         let write = format!("echo {last} >/proc/sys/kernel/ns_last_pid");
         run("nsenter", &["--target", &init, "--pid", "sh", "-c", &write]);
+    }
+
+    /// The processes that serve requests: the workers, or the master that is one.
+    pub fn serving_pids(&self) -> Vec<u32> {
+        if self.workers == 0 { vec![self.process.id()] } else { self.worker_pids() }
     }
 
     /// The workers that serve, without those that are shutting down.
@@ -255,8 +260,14 @@ impl Nginx {
 
     /// Ends at once, without waiting for requests; drop still checks the log.
     pub fn terminate(&mut self) {
-        self.signal(libc::SIGTERM);
-        self.process.wait(PATIENCE);
+        // Without a master it may miss a signal: see [`wake`](Self::wake). A connection would wake it, and be counted by
+        // those who count its work.
+        let ends = |nginx: &mut Self| {
+            nginx.signal(libc::SIGTERM);
+            holds_within(Duration::from_secs(1), || nginx.process.ended().is_some())
+        };
+        let ended = (0..PATIENCE.as_secs()).any(|_| ends(self));
+        assert!(ended, "nginx does not end within {PATIENCE:?}");
     }
 
     /// Sends `signal` to the master.
@@ -455,7 +466,7 @@ fn children(parent: u32) -> Vec<u32> {
 }
 
 /// The state of a process, such as `S` or `T`.
-fn state(pid: u32) -> Option<char> {
+pub fn state(pid: u32) -> Option<char> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("State:"))?.trim().chars().next()
 }

@@ -1,5 +1,6 @@
 //! Child processes that cannot outlive the test.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -109,6 +110,16 @@ pub fn mortal(command: &Command, signal: &str) -> Command {
     mortal.args(["--pdeathsig", signal]);
     append(&mut mortal, command);
     mortal
+}
+
+/// The command that starts a program by the words of another one, if there are any.
+pub(crate) fn wrapped(wrapper: &[String], program: impl AsRef<OsStr>) -> Command {
+    let Some((outer, words)) = wrapper.split_first() else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(outer);
+    command.args(words).arg(program);
+    command
 }
 
 /// Adds a command, with its environment, to the words of another one, which runs it.

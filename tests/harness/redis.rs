@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::lag::Lag;
 use crate::library::Library;
 use crate::netns::Namespace;
-use crate::process::{Process, append, mortal};
+use crate::process::{Process, append, mortal, wrapped};
 use crate::tls::{Authority, Identity};
 use crate::{PATIENCE, holds_within, port, run, wait_until};
 
@@ -24,6 +24,8 @@ use crate::{PATIENCE, holds_within, port, run, wait_until};
 pub(crate) struct Setup {
     /// The program, of Redis or of what speaks as Redis does.
     pub binary: PathBuf,
+    /// The command that starts it, such as `taskset` with its options; it is in its place then.
+    pub wrapper: Vec<String>,
     /// Words after the name of the configuration.
     pub arguments: Vec<String>,
     /// The library that is preloaded into it.
@@ -44,6 +46,7 @@ impl Setup {
     pub fn new(lines: &[impl AsRef<str>]) -> Self {
         Self {
             binary: default_binary(),
+            wrapper: Vec::new(),
             arguments: Vec::new(),
             preload: None,
             lag: None,
@@ -191,6 +194,12 @@ impl Redis {
         Self::start_as(Setup { binary: binary.as_ref().to_owned(), ..Setup::new(lines) })
     }
 
+    /// Starts a server by this command: see [`Conf::wrapper`](crate::Conf::wrapper).
+    pub fn start_wrapped(words: &[&str], lines: &[&str]) -> Self {
+        let wrapper = words.iter().map(|&word| word.to_owned()).collect();
+        Self::start_as(Setup { wrapper, ..Setup::new(lines) })
+    }
+
     /// Starts a server that lives here.
     pub fn start_at(home: Home) -> Self {
         Self::start_as(Setup { home: Some(home), ..Setup::new(&[""; 0]) })
@@ -262,6 +271,11 @@ impl Redis {
             self.process = None;
         }
         self.process.is_some()
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("Redis is killed").id()
     }
 
     /// The TCP port.
@@ -398,7 +412,7 @@ impl Redis {
         let log = File::options().append(true).create(true).open(self.file("log"));
         let log = log.expect("create redis.log");
         let binary = &self.setup.binary;
-        let mut command = Command::new(binary);
+        let mut command = wrapped(&self.setup.wrapper, binary);
         command.arg(self.file("conf")).args(&self.setup.arguments);
         let mut command = mortal(&command, "KILL");
         if let Some(home) = &self.setup.home {

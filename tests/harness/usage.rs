@@ -24,7 +24,7 @@ pub struct Usage {
 impl Usage {
     /// Usage of the process `pid`, which runs with [`Library::counted_blocks`].
     pub fn of(pid: u32) -> Self {
-        let [blocks, bytes] = counts(pid).expect("a process that counts its blocks");
+        let [blocks, bytes, _] = counts(pid).expect("a process that counts its blocks");
         Self { descriptors: descriptors(pid), blocks, bytes }
     }
 }
@@ -37,7 +37,7 @@ impl Library {
 }
 
 /// The counts in the memory of the library, as the process has them.
-fn counts(pid: u32) -> Option<[u64; 2]> {
+fn counts(pid: u32) -> Option<[u64; 3]> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let is_own = |line: &&str| line.contains(" rw-p ") && line.ends_with("/counted_blocks.so");
@@ -49,8 +49,14 @@ fn counts(pid: u32) -> Option<[u64; 2]> {
         memory.read_exact_at(&mut bytes, start).ok()?;
         let at = bytes.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
         let word = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        Some([word(at)?, word(at + 8)?])
+        Some([word(at)?, word(at + 8)?, word(at + 16)?])
     })
+}
+
+/// How often the process `pid`, which runs with [`Library::counted_blocks`], has taken a block of memory.
+pub fn allocations(pid: u32) -> u64 {
+    let [_, _, allocations] = counts(pid).expect("a process that counts its blocks");
+    allocations
 }
 
 /// How often the process `pid` was woken since it has started.
@@ -96,10 +102,11 @@ mod tests {
         let mut command = mortal(&command, "KILL");
         command.stdout(Stdio::null());
         let process = Process::spawn(command).expect("run sh");
-        let kept = || counts(process.id()).is_some_and(|[_, bytes]| bytes > 100_000);
+        let kept = || counts(process.id()).is_some_and(|[_, bytes, _]| bytes > 100_000);
         wait_until(PATIENCE, kept, "what the shell keeps");
         let usage = Usage::of(process.id());
         assert!(usage.blocks > 0 && usage.descriptors["/dev/null"] >= 2, "{usage:?}");
+        assert!(allocations(process.id()) >= usage.blocks);
         assert!(wakes(process.id()) > 0);
     }
 }

@@ -1,16 +1,16 @@
-//! Failures and signals of the user, which end the demo before its time.
+//! Failures and signals of the user, which end a tool before its time.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use harness::holds_within;
+use crate::holds_within;
 
 /// How long a signal waits for what is under way.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Why the demo ends.
+/// Why a tool ends.
 pub enum Stop {
     /// A failure, with its message.
     Failure(String),
@@ -31,7 +31,7 @@ extern "C" fn on_signal(signal: i32) {
     let _ = SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Has the signals by which a user ends the demo seen by [`check`].
+/// Has the signals by which a user ends a tool seen by [`check`].
 pub fn catch_signals() {
     let handler: extern "C" fn(i32) = on_signal;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
