@@ -110,11 +110,11 @@ install_test_tools=(
     rpmbuild rpm
 )
 bench_tools=(
-    python3 python3-minimal
     wrk wrk
     redis-benchmark redis-tools
     valgrind valgrind
     taskset util-linux
+    openssl openssl
     /usr/lib/nginx/modules/ngx_http_lua_module.so libnginx-mod-http-lua
 )
 

@@ -89,7 +89,6 @@ stage_package() {
     rm -rf "$1"
     mkdir -p "$1"
     cp -r debian nginx-conf monitoring docs docker README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$1"
-    install -D -m 644 -t "$1/benches" benches/instructions.json
     install -D -m 755 -t "$1/scripts" scripts/limits
     install -m 644 "$2" "$1/ngx_http_rate_limit_redis_module.so"
     write_sbom "$1/$sbom"
