@@ -22,7 +22,7 @@ pub const CLIENT_RATE: u64 = 20;
 /// The script that those of the module are compared with.
 pub const BASELINE: &str = include_str!("baseline.lua");
 
-/// What a case needs.
+/// The servers and settings that a case needs.
 pub struct Bench<'a> {
     pub servers: &'a Servers,
     pub settings: &'a Settings,
@@ -39,7 +39,7 @@ pub struct Case {
     work: Work,
 }
 
-/// What is done to measure.
+/// The work that is measured.
 enum Work {
     /// Requests by wrk.
     Requests(Requests),

@@ -1,4 +1,4 @@
-//! What the connections of a fleet's workers cost Redis: `scripts/bench --fleet` measures this.
+//! The cost of the connections of a fleet's workers for Redis: `scripts/bench --fleet` measures it.
 //!
 //! An nginx with many workers stands for the fleet: each has one connection, as each worker of a fleet has. Redis has
 //! a core of its own, which it shares with this process; the workers share the other one.
@@ -30,7 +30,7 @@ const AWAY: Duration = Duration::from_secs(2);
 const COLUMNS: &str = "| phase | workers | connections made | refused | seconds | CPU of Redis each, µs | most at once \
                        | KB each, at most | KB each, later | resident KB each, later |";
 
-/// What Redis has done from one moment to another. Memory is in bytes, and beyond that without connections.
+/// The work of Redis from one moment to another. Memory is in bytes, and beyond that without connections.
 struct Phase {
     name: String,
     workers: u64,
@@ -234,7 +234,7 @@ impl<'a> Fleet<'a> {
         self.servers.module(&store).workers(self.workers as usize).connections(64).start()
     }
 
-    /// What happens from this on.
+    /// The phase that begins so.
     fn watch(&mut self, name: &str, begin: impl FnOnce(&mut Self)) -> Result<Phase, Stop> {
         let (accepted, cpu, began) = (self.store.accepted(), self.store.cpu(), Instant::now());
         begin(self);
@@ -249,7 +249,7 @@ impl<'a> Fleet<'a> {
         self.until_settled("restart", [2, 0], self.store.boot, began)
     }
 
-    /// What has happened since, until each worker has its connection, and no other one is left.
+    /// The phase since then, until each worker has its connection, and no other one is left.
     fn until_settled(
         &self,
         name: &str,

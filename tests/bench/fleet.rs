@@ -16,7 +16,7 @@ pub struct Fleet {
     commands: Vec<(&'static str, Command)>,
 }
 
-/// What the module asks Redis for a request, with [`KEY`] in the place of the client's key. Redis knows the script under
+/// The words that the module sends to Redis for a request, with [`KEY`] in the place of the client's key. Redis knows the script under
 /// the SHA in it, as the module has loaded it.
 pub struct Command(pub Vec<String>);
 
@@ -95,7 +95,7 @@ impl Command {
         self.0.iter().map(|word| word.replace(KEY, key)).collect()
     }
 
-    /// What `limit.lua` wants to know: the words of the command, around the client's key, and what a token bucket is, with
+    /// The settings of `limit.lua`: the words of the command, around the client's key, and what a token bucket is, with
     /// its interval in µs.
     fn for_lua(&self, capacity: u64, interval: u64) -> String {
         let [_, sha, _, key, arguments @ ..] = &self.0[..] else {

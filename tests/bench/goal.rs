@@ -5,7 +5,7 @@ use std::fmt;
 use crate::results::{Round, figure, record};
 use Bound::{AtLeast, AtMost};
 
-/// What a number shall be.
+/// The values that a number shall have.
 pub enum Bound {
     AtMost(f64),
     AtLeast(f64),

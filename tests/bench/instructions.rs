@@ -119,7 +119,7 @@ fn figure_in(out: &Path) -> Option<u64> {
     sum?.trim().parse().ok()
 }
 
-/// What the module has become worse in, as sentences.
+/// The loads in which the module has become worse, as sentences.
 pub fn grown(figures: &Figures, committed: &Figures) -> Vec<String> {
     let sentence = |(load, before): (&str, u64)| {
         let now = figure(figures, load, MODULE)?;

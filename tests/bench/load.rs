@@ -67,7 +67,7 @@ impl Load<'_> {
     }
 }
 
-/// What wrk says, and what the processes have used, as numbers by name.
+/// The result of wrk and the CPU time of the processes, as numbers by name.
 fn record(said: &dyn Fn(&str) -> f64, used: &Used, scripts: f64) -> Record {
     let (requests, seconds) = (said("requests").max(1.0), said("seconds"));
     // The time that wrk took to prepare was for no request.

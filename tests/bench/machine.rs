@@ -58,7 +58,7 @@ fn cores() -> Vec<u32> {
     list.split(',').flat_map(range).collect()
 }
 
-/// What the scheduler has given to the main threads of these processes until now, in s.
+/// The time that the scheduler has given to the main threads of these processes until now, in s.
 pub fn cpu_seconds(pids: &[u32]) -> f64 {
     let of = |pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("a process");
@@ -122,13 +122,13 @@ fn bytes(file: &str, name: &str) -> u64 {
     value.trim_end_matches(" kB").parse::<u64>().expect("a number of kB") * 1024
 }
 
-/// What is behind a name, at the beginning of a line of a file.
+/// The value behind a name, at the beginning of a line of a file.
 fn field(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     Some(text.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned())
 }
 
-/// What a reader of the results has to know of where they were made.
+/// The facts that a reader of the results has to know of where they were made.
 pub fn describe(pinning: &Pinning) -> Vec<(&'static str, String)> {
     let Pinning { nginx, redis, load, .. } = pinning;
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();

@@ -23,7 +23,6 @@ mod volley;
 mod waiting;
 
 use std::fs;
-use std::panic;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,29 +42,13 @@ const INSTRUCTIONS_SECONDS: f64 = 40.0;
 
 /// The benchmark, with the arguments of `scripts/bench`. It runs in the root of the checkout.
 fn main() -> ExitCode {
-    // A server that does not start, for example.
-    panic::set_hook(Box::new(|panic| fail(panic.payload_as_str().unwrap_or("unexpected error"))));
-    let result = panic::catch_unwind(|| {
+    stop::run_tool("bench", || {
         let arguments: Vec<_> = std::env::args().skip(1).collect();
         let task = Task::parse(&arguments)?;
         stop::catch_signals();
-        unless_stopped(move || perform(task, &arguments))?
-    });
-    match result {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(Stop::Silent(status))) => ExitCode::from(status),
-        Ok(Err(Stop::Failure(message))) => {
-            fail(&message);
-            ExitCode::FAILURE
-        }
-        // The hook has shown it.
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-/// A failure, which goes to stderr.
-fn fail(message: &str) {
-    eprintln!("\nbench: {message}");
+        unless_stopped(move || perform(task, &arguments))??;
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn perform(task: Task, arguments: &[String]) -> Result<(), Stop> {
@@ -121,7 +104,7 @@ fn measure(
     Ok(())
 }
 
-/// What a run finds.
+/// The results of a run.
 fn measured(
     servers: &Servers,
     plan: Plan,

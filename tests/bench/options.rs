@@ -12,7 +12,7 @@ const INSTRUCTIONS: &str = "instructions";
 
 const USAGE: &str = "scripts/bench --help lists the options";
 
-/// What the caller wants.
+/// The task that the caller has given.
 pub enum Task {
     /// Measure, and report.
     Measure(Box<Plan>),
@@ -22,7 +22,7 @@ pub enum Task {
     Fleet(Vec<u64>),
 }
 
-/// What is to be measured.
+/// The measurements of a run.
 pub struct Plan {
     pub settings: Settings,
     pub cases: Vec<&'static Case>,

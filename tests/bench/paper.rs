@@ -1,4 +1,4 @@
-//! What a large fleet carries, calculated from what one worker and one Redis were measured to take.
+//! The load that a large fleet carries, calculated from what one worker and one Redis were measured to take.
 
 use crate::prose::{grouped, paragraph, significant};
 use crate::results::{Round, figure};
@@ -14,7 +14,7 @@ const MAXCLIENTS: f64 = 10_000.0 - 32.0;
 /// The connections of each master.
 const CONNECTIONS: f64 = NGINX_NODES * WORKERS;
 
-/// What has been measured. Times are the CPU of a request or a decision, in µs.
+/// The measured figures. Times are the CPU of a request or a decision, in µs.
 struct Costs {
     /// NGINX's own.
     own: f64,
@@ -88,7 +88,7 @@ fn taken(Costs { own, added, quiet, piped, alone, .. }: &Costs) -> String {
     paragraph(&text, "")
 }
 
-/// What the fleet decides, and what bounds that.
+/// The decisions of the fleet, and what bounds them.
 fn decisions(costs: &Costs) -> [String; 4] {
     let (master, masters, node) = (costs.master(), costs.masters(), costs.node());
     let (alone, nodes, share) = (costs.alone, node * NGINX_NODES, masters / NGINX_NODES);
@@ -128,7 +128,7 @@ fn decisions(costs: &Costs) -> [String; 4] {
     ]
 }
 
-/// What else has a bound.
+/// Other things that have a bound.
 fn bounds(costs: &Costs) -> [String; 4] {
     let (master, bytes, sent) = (costs.master(), costs.bytes_per_key, costs.bytes_per_command);
     let fits = if CONNECTIONS <= MAXCLIENTS {

@@ -1,4 +1,4 @@
-//! What has been measured, and what it amounts to.
+//! The results of a run, and what they amount to.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub type Round = Vec<(&'static str, Record)>;
 /// A point of a scale, and the records there.
 pub type Point = (u64, Vec<Record>);
 
-/// What the caller has chosen.
+/// The choices of the caller.
 pub struct Settings {
     /// How long one measurement takes, in s.
     pub seconds: u64,
@@ -79,7 +79,7 @@ impl Results {
         })
     }
 
-    /// What makes figures worthless: requests that failed, passed or were rejected as they should not.
+    /// Answers that make figures worthless: requests that failed, passed or were rejected as they should not.
     pub fn wrong_answers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (Case { name, .. }, rounds) in &self.cases {
@@ -155,7 +155,7 @@ fn record_as_json(record: &Record) -> Value {
     record.iter().map(|(name, number)| (*name, shown(*number))).collect()
 }
 
-/// What is wrong in the answers of a measurement that rejects all, or passes all.
+/// The fault in the answers of a measurement that rejects all, or passes all.
 fn wrong_in(record: &Record, rejects: bool) -> Option<String> {
     let refused = *record.get("refused")?;
     let (requests, broken) = (record["requests"], record["broken"]);

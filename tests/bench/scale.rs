@@ -29,7 +29,7 @@ for i = ARGV[2], ARGV[3] do
 end
 ";
 
-/// What grows, and how it is measured at a point.
+/// A thing that grows, and how its cost is measured at a point.
 pub struct Scale {
     /// Its name among the options, and in the results.
     pub name: &'static str,

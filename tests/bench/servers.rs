@@ -31,7 +31,7 @@ location /free { limit_req zone=free burst=1000000 nodelay; empty_gif; }
 location /client { limit_req zone=free burst=1000000 nodelay; empty_gif; }
 # Rejects nearly everything.
 location /flood { limit_req zone=flood; empty_gif; }
-# The same, with a line in the log for each; the log is thrown away.
+# Rejections with a line in the log for each; the log is thrown away.
 location /logged { limit_req zone=flood; limit_req_log_level error; empty_gif; }
 # Lets nearly everything wait.
 location /wait { limit_req zone=wait burst=100000; empty_gif; }
@@ -66,7 +66,7 @@ const MODULE_SERVER: &str = "
 # Never rejects: 100 million at once. One comes back in half a minute, after the key is used again: so each
 # decision has a state to read, to change and to write, and no key expires while something is measured.
 location /free { rate_limit_redis $arg_k name=free rate=120r/h capacity=100000000; empty_gif; }
-# Of a client that may do 40 requests a second, all of them at once.
+# A client may do 40 requests a second, all of them at once.
 location /client { rate_limit_redis $arg_k name=client rate=40r/s; empty_gif; }
 location /gcra { rate_limit_redis $arg_k name=gcra algorithm=gcra rate=120r/h burst=99999999; empty_gif; }
 # Rejects nearly everything.
@@ -75,7 +75,7 @@ location /flood {
     rate_limit_redis_on_error open;
     empty_gif;
 }
-# The same, with a line in the log for each; the log is thrown away.
+# Rejections with a line in the log for each; the log is thrown away.
 location /logged {
     rate_limit_redis $arg_k name=flood rate=1r/h;
     rate_limit_redis_on_error open;
@@ -123,7 +123,7 @@ impl Servers {
         self.nginx().plain().http(LIMIT_REQ).server(LIMIT_REQ_SERVER)
     }
 
-    /// The same limits in Lua, which sends what these words of `limit.lua` say.
+    /// A limiter in Lua, which sends what these words of `limit.lua` say.
     pub fn lua(&self, redis: &Redis, free: &str, flood: &str) -> Conf {
         self.nginx()
             .plain()

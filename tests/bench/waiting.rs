@@ -1,4 +1,4 @@
-//! What a request costs in memory while it waits.
+//! The memory that a request takes while it waits.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

@@ -14,7 +14,6 @@ mod site;
 mod store;
 
 use std::io::{self, Write as _};
-use std::panic;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -42,28 +41,11 @@ fn say(message: &str) {
 
 /// The demo, with the arguments of `scripts/run`. It runs in the root of the checkout.
 fn main() -> ExitCode {
-    // A server that does not start, for example.
-    panic::set_hook(Box::new(|panic| fail(panic.payload_as_str().unwrap_or("unexpected error"))));
-    let result = panic::catch_unwind(|| {
+    stop::run_tool("run", || {
         let options = Options::parse(std::env::args().skip(1))?;
         stop::catch_signals();
         demo(options)
-    });
-    match result {
-        Ok(Ok(status)) => status,
-        Ok(Err(Stop::Silent(status))) => ExitCode::from(status),
-        Ok(Err(Stop::Failure(message))) => {
-            fail(&message);
-            ExitCode::FAILURE
-        }
-        // The hook has shown it.
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-/// A failure, which goes to stderr.
-fn fail(message: &str) {
-    let _ = writeln!(io::stderr(), "run: {message}");
+    })
 }
 
 /// Text for the user, which goes to stdout. The demo goes on where nobody reads it.

@@ -1,6 +1,8 @@
 //! Failures and signals of the user, which end a tool before its time.
 
-use std::panic::resume_unwind;
+use std::io::{self, Write as _};
+use std::panic::{self, UnwindSafe, resume_unwind};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -21,6 +23,28 @@ pub enum Stop {
 impl From<String> for Stop {
     fn from(message: String) -> Self {
         Self::Failure(message)
+    }
+}
+
+/// Runs a tool of this name, and returns its status. Failures and panics, as of a server that does not start, become
+/// messages on stderr.
+pub fn run_tool(
+    name: &'static str,
+    tool: impl FnOnce() -> Result<ExitCode, Stop> + UnwindSafe,
+) -> ExitCode {
+    let fail = move |message: &str| drop(writeln!(io::stderr(), "{name}: {message}"));
+    panic::set_hook(Box::new(move |panic| {
+        fail(panic.payload_as_str().unwrap_or("unexpected error"));
+    }));
+    match panic::catch_unwind(tool) {
+        Ok(Ok(status)) => status,
+        Ok(Err(Stop::Silent(status))) => ExitCode::from(status),
+        Ok(Err(Stop::Failure(message))) => {
+            fail(&message);
+            ExitCode::FAILURE
+        }
+        // The hook has shown it.
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

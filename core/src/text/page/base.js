@@ -1,6 +1,6 @@
 "use strict";
 
-// What the scripts of the pages have in common.
+// Functions that the scripts of the pages have in common.
 const byId = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
