@@ -7,9 +7,10 @@
 mod drawing;
 mod network;
 mod processor;
+#[cfg(test)]
 mod quality;
 mod record;
-mod scenario;
+pub mod scenario;
 mod traffic;
 mod worker;
 

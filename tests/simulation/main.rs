@@ -1,4 +1,7 @@
-//! A deterministic simulation: servers, a network and a clock, all of which follow from a seed.
+//! The simulation of `scripts/simulate`: servers, a network and a clock, all of which follow from a seed.
+
+// What they do not see either is found when they are compiled.
+#![cfg_attr(not(test), expect(dead_code, reason = "only the tests see all of it"))]
 
 mod cost;
 mod queue;
@@ -31,88 +34,57 @@ mod simulation;
 
 mod fleet;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+mod defects;
+mod histories;
+mod options;
 
-/// So many steps are run each time.
-const STEPS: u64 = 1_000_000;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-/// How many threads run histories.
-const THREADS: usize = 2;
+use harness::stop::{self, Stop};
+use options::Task;
 
-/// Which seeds are run, and for how long.
-#[derive(Clone, Copy)]
-struct Plan {
-    first: u64,
-    /// Ends after so many steps, or after this time.
-    steps: u64,
-    time: Duration,
-    is_traced: bool,
-}
-
-impl Plan {
-    /// The variables that `scripts/simulate` puts into the environment.
-    fn from_environment() -> Self {
-        let number = |name: &str| {
-            let text = std::env::var(format!("RATE_LIMIT_SIMULATION_{name}")).ok()?;
-            Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} must be a number")))
-        };
-        let long = Duration::from_secs(1 << 30);
-        let (first, seconds) = (number("SEED"), number("SECONDS"));
-        let is_traced = number("TRACE").is_some();
-        match seconds.map(Duration::from_secs) {
-            Some(time) => Self { first: first.unwrap_or(1), steps: u64::MAX, time, is_traced },
-            // One history.
-            None if first.is_some() => {
-                Self { first: first.unwrap_or(1), steps: 1, time: long, is_traced }
-            }
-            None => Self { first: 1, steps: STEPS, time: long, is_traced },
+/// The simulation, with the arguments of `scripts/simulate`. It runs in the root of the checkout.
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match Task::parse(&words).map_err(Stop::Failure).and_then(perform) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Silent(status)) => ExitCode::from(status),
+        Err(Stop::Failure(message)) => {
+            fail(&message);
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Runs one seed after the other; each thread takes the next one.
-#[test]
-fn histories_keep_all_promises() {
-    let plan = Plan::from_environment();
-    let (next, steps, failed) = (AtomicU64::new(plan.first), AtomicU64::new(0), AtomicU64::new(0));
-    let (decided, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-    let hits = AtomicU64::new(0);
-    let started = Instant::now();
-    let threads = if plan.steps == 1 { 1 } else { THREADS };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while failed.load(Ordering::Relaxed) == 0
-                    && steps.load(Ordering::Relaxed) < plan.steps
-                    && started.elapsed() < plan.time
-                {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    match catch_unwind(AssertUnwindSafe(|| simulation::run(seed, plan.is_traced))) {
-                        Ok(report) => {
-                            steps.fetch_add(report.steps, Ordering::Relaxed);
-                            decided.fetch_add(report.decided, Ordering::Relaxed);
-                            lost.fetch_add(report.lost_replies, Ordering::Relaxed);
-                            hits.fetch_add(report.hits, Ordering::Relaxed);
-                        }
-                        Err(_) => {
-                            eprintln!("To replay it: scripts/simulate --seed {seed}");
-                            failed.store(seed, Ordering::Relaxed);
-                        }
-                    }
-                }
-            });
+/// A failure, which goes to stderr.
+fn fail(message: &str) {
+    eprintln!("simulate: {message}");
+}
+
+fn perform(task: Task) -> Result<(), Stop> {
+    match task {
+        // A panic in a history is a finding, which shows its place as well.
+        Task::Histories(plan) => Ok(histories::run(&plan)?),
+        Task::Fleet(size, output) => {
+            let file = output.unwrap_or_else(|| target().join("fleet.svg"));
+            Ok(fleet::scenario::draw_to(&file, &size)?)
         }
-    });
-    println!(
-        "{} histories, {} steps, {} requests decided, {} by leases, {} replies lost, {:?}",
-        next.into_inner() - plan.first,
-        steps.into_inner(),
-        decided.into_inner(),
-        hits.into_inner(),
-        lost.into_inner(),
-        started.elapsed(),
-    );
-    assert_eq!(failed.into_inner(), 0, "the seed of a history that failed");
+        Task::Defects(names) => {
+            // A file that cannot be written, for example.
+            panic::set_hook(Box::new(|panic| {
+                fail(panic.payload_as_str().unwrap_or("unexpected error"));
+            }));
+            stop::catch_signals();
+            defects::find(&names, &target().join("defects"))
+        }
+    }
+}
+
+/// Cargo's directory of what is built, where this program is as well.
+fn target() -> PathBuf {
+    let program = std::env::current_exe().expect("the path of this program");
+    program.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), Path::to_owned)
 }

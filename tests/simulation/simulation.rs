@@ -56,6 +56,16 @@ pub struct Report {
     pub hits: u64,
 }
 
+impl Report {
+    /// Adds the figures of another history.
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.decided += other.decided;
+        self.lost_replies += other.lost_replies;
+        self.hits += other.hits;
+    }
+}
+
 /// How far a history has come.
 #[derive(Clone, Copy, Debug)]
 enum Stage {

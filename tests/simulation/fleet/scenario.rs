@@ -1,6 +1,10 @@
 //! The events of a fleet, drawn one after the other: it starts, a server restarts, a master fails over, slots lose
 //! their owners, and NGINX is reloaded machine by machine.
 
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
 use rate_limit_core::rate::{MILLISECOND, SECOND};
 
 use super::drawing::draw;
@@ -141,39 +145,78 @@ fn describe(fleet: &Fleet, phase: &Phase) -> String {
     )
 }
 
-/// The fleet that `scripts/simulate --fleet` describes in the environment.
-#[test]
-#[ignore = "scripts/simulate --fleet runs it"]
-fn a_fleet_is_drawn() {
-    let variable = |name: &str| std::env::var(format!("RATE_LIMIT_FLEET_{name}"));
-    let number = |name: &str| {
-        let number = variable(name).ok().and_then(|text| text.parse().ok());
-        number.filter(|number| *number > 0).unwrap_or_else(|| panic!("{name} is above 0"))
-    };
-    let [machines, on_each, nodes]: [usize; 3] = ["MACHINES", "WORKERS", "NODES"].map(number);
-    let workers = machines * on_each;
-    let shape = Shape {
-        workers,
-        deployment: if nodes > 1 { DeploymentKind::Cluster } else { DeploymentKind::Single },
-        nodes,
-        has_tls: variable("TLS").is_ok(),
-        rate: SIMULATED,
-        load: LOAD,
-        start: 100 * MILLISECOND,
-        latency: 100,
-        timeout: 20 * MILLISECOND,
-        has_lost_seed: false,
-        seed: 1,
-    };
+/// The size of a fleet.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Size {
+    pub machines: usize,
+    /// How many workers each machine has.
+    pub workers: usize,
+    /// How many servers share the keys.
+    pub nodes: usize,
+    pub has_tls: bool,
+}
+
+impl Size {
+    fn shape(&self) -> Shape {
+        Shape {
+            workers: self.machines * self.workers,
+            deployment: match self.nodes {
+                1 => DeploymentKind::Single,
+                _ => DeploymentKind::Cluster,
+            },
+            nodes: self.nodes,
+            has_tls: self.has_tls,
+            rate: SIMULATED,
+            load: LOAD,
+            start: 100 * MILLISECOND,
+            latency: 100,
+            timeout: 20 * MILLISECOND,
+            has_lost_seed: false,
+            seed: 1,
+        }
+    }
+}
+
+/// Simulates a fleet, and draws it into a file; the error is a message.
+pub fn draw_to(path: &Path, size: &Size) -> Result<(), String> {
+    let failed = |error| format!("{}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    // Before a simulation that may take long.
+    let mut file = File::create(path).map_err(failed)?;
+    let drawing = simulate(size, |line| println!("{line}"));
+    file.write_all(drawing.as_bytes()).map_err(failed)?;
+    eprintln!("==> drew {}", path.display());
+    Ok(())
+}
+
+/// The drawing of a fleet; `tell` gets a line about each phase once it is over.
+fn simulate(size: &Size, mut tell: impl FnMut(String)) -> String {
+    let shape = size.shape();
     let phases = phases(&shape);
     let mut fleet = Fleet::new(shape);
-    schedule(&mut fleet, &phases, on_each);
+    schedule(&mut fleet, &phases, size.workers);
     for phase in &phases {
         fleet.run(phase.end);
-        println!("{}", describe(&fleet, phase));
+        tell(describe(&fleet, phase));
     }
-    let title = format!("{machines} machines of {on_each} workers, {nodes} Redis servers");
-    let drawing = draw(&title, &fleet.record().samples, &phases);
-    let path = variable("OUTPUT").expect("a path for the drawing");
-    std::fs::write(path, drawing).expect("the drawing is written");
+    let Size { machines, workers, nodes, .. } = size;
+    let title = format!("{machines} machines of {workers} workers, {nodes} Redis servers");
+    draw(&title, &fleet.record().samples, &phases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_drawn_in_five_phases() {
+        let size = Size { machines: 2, workers: 2, nodes: 2, has_tls: false };
+        let mut lines = Vec::new();
+        let drawing = simulate(&size, |line| lines.push(line));
+        let names: Vec<_> = lines.iter().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names, ["start", "restart", "failover", "hole", "reload"]);
+        assert!(drawing.contains("2 machines of 2 workers, 2 Redis servers"), "{drawing}");
+    }
 }
