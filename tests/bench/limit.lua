@@ -1,4 +1,4 @@
--- What the module does for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the
+-- The work of the module for a limit by token_bucket, in Lua: its EVALSHA over a connection from NGINX's pool, the
 -- verdict from what the script has found, then the header fields, or a rejection.
 local client = require "redis_client"
 local byte, match, ceil, floor, min = string.byte, string.match, math.ceil, math.floor, math.min

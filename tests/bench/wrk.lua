@@ -28,7 +28,7 @@ end
 function init(args)
     local path, keys, is_zipf, gap = args[1], tonumber(args[2]), args[4] == "zipf", tonumber(args[5])
     math.randomseed(tonumber(args[3]))
-    -- As many as there are keys, within reason: each request is some 100 bytes.
+    -- One for each key, within reason: each request is some 100 bytes.
     count = is_zipf and 131072 or math.max(1, math.min(keys, 131072))
     local draw = is_zipf and zipf(keys) or function() return math.random(keys) end
     for i = 1, count do
@@ -43,7 +43,7 @@ function init(args)
         -- wrk takes whole ms. It calls this for each request, and so only where there is one.
         delay = function() return math.floor(gap + math.random()) end
     end
-    -- What was used to prepare, which belongs to no request. Global, so that done() can read it from the thread.
+    -- CPU time that was used to prepare, which belongs to no request. Global, so that done() can read it from the thread.
     preparation = os.clock()
 end
 

@@ -32,20 +32,27 @@ pub fn run_tool(
     name: &'static str,
     tool: impl FnOnce() -> Result<ExitCode, Stop> + UnwindSafe,
 ) -> ExitCode {
-    let fail = move |message: &str| drop(writeln!(io::stderr(), "{name}: {message}"));
     panic::set_hook(Box::new(move |panic| {
-        fail(panic.payload_as_str().unwrap_or("unexpected error"));
+        fail(name, panic.payload_as_str().unwrap_or("unexpected error"));
     }));
-    match panic::catch_unwind(tool) {
-        Ok(Ok(status)) => status,
-        Ok(Err(Stop::Silent(status))) => ExitCode::from(status),
-        Ok(Err(Stop::Failure(message))) => {
-            fail(&message);
+    // The hook has shown a panic.
+    panic::catch_unwind(tool).map_or(ExitCode::FAILURE, |result| status(name, result))
+}
+
+/// The status of a tool of this name that ends so. A failure becomes a message on stderr.
+pub fn status(name: &str, result: Result<ExitCode, Stop>) -> ExitCode {
+    match result {
+        Ok(status) => status,
+        Err(Stop::Silent(status)) => ExitCode::from(status),
+        Err(Stop::Failure(message)) => {
+            fail(name, &message);
             ExitCode::FAILURE
         }
-        // The hook has shown it.
-        Err(_) => ExitCode::FAILURE,
     }
+}
+
+fn fail(name: &str, message: &str) {
+    let _ = writeln!(io::stderr(), "{name}: {message}");
 }
 
 /// The first signal that has come, or 0. Another one does not end half-way what the first one began.

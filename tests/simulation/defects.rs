@@ -25,7 +25,7 @@ const SHOWN: usize = 90;
 /// How often it is looked whether a program has ended or a signal has come.
 const TURN: Duration = Duration::from_millis(20);
 
-/// What became of a defect.
+/// The outcome of the search for a defect.
 enum Outcome {
     Found {
         after: Duration,
@@ -136,7 +136,7 @@ impl Search<'_> {
         self.succeeds(command.args(words))
     }
 
-    /// Whether a program succeeds in the copy. What it says is in the log.
+    /// Whether a program succeeds in the copy. Its messages are in the log.
     fn succeeds(&self, command: &mut Command) -> Result<bool, Stop> {
         let mut command = mortal(command, "KILL");
         command.current_dir(self.sources());

@@ -1,6 +1,6 @@
 //! The simulation of `scripts/simulate`: servers, a network and a clock, all of which follow from a seed.
 
-// What they do not see either is found when they are compiled.
+// Code that they do not see either is found when they are compiled.
 #![cfg_attr(not(test), expect(dead_code, reason = "only the tests see all of it"))]
 
 mod cost;
@@ -38,7 +38,6 @@ mod defects;
 mod histories;
 mod options;
 
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -49,34 +48,19 @@ use options::Task;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let words: Vec<_> = arguments.iter().map(String::as_str).collect();
-    match Task::parse(&words).map_err(Stop::Failure).and_then(perform) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Silent(status)) => ExitCode::from(status),
-        Err(Stop::Failure(message)) => {
-            fail(&message);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// A failure, which goes to stderr.
-fn fail(message: &str) {
-    eprintln!("simulate: {message}");
+    let result = Task::parse(&words).map_err(Stop::Failure).and_then(perform);
+    // A panic in a history is a finding, which shows its place as well.
+    stop::status("simulate", result.map(|()| ExitCode::SUCCESS))
 }
 
 fn perform(task: Task) -> Result<(), Stop> {
     match task {
-        // A panic in a history is a finding, which shows its place as well.
         Task::Histories(plan) => Ok(histories::run(&plan)?),
         Task::Fleet(size, output) => {
             let file = output.unwrap_or_else(|| target().join("fleet.svg"));
             Ok(fleet::scenario::draw_to(&file, &size)?)
         }
         Task::Defects(names) => {
-            // A file that cannot be written, for example.
-            panic::set_hook(Box::new(|panic| {
-                fail(panic.payload_as_str().unwrap_or("unexpected error"));
-            }));
             stop::catch_signals();
             defects::find(&names, &target().join("defects"))
         }

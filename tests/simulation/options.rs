@@ -13,7 +13,7 @@ use crate::histories::{End, Plan, STEPS};
 
 const USAGE: &str = "scripts/simulate --help lists the options";
 
-/// What the caller wants.
+/// The task that the caller has given.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
     Histories(Plan),
