@@ -319,7 +319,9 @@ fn names_algorithm(line: &str) -> bool {
     let is_name = |name: &str| {
         name.starts_with(char::is_uppercase) && name[1..].starts_with(char::is_lowercase)
     };
-    !line.trim_start().starts_with("//") && line.split("Algorithm::").skip(1).any(is_name)
+    let is_itself = |it: &Algorithm| line.contains(&format!("Self::{it:?}"));
+    !line.trim_start().starts_with("//")
+        && (line.split("Algorithm::").skip(1).any(is_name) || Algorithm::ALL.iter().any(is_itself))
 }
 
 /// The blocks of unsafe code in a line: blocks, implementations, and declarations of functions in C.
