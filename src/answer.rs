@@ -61,7 +61,10 @@ fn add_fields(r: Request<'_>) -> Result<(), OutOfMemory> {
     r.remove_fields(|name| fields.has(name));
     fields.write(&mut main.values.borrow_mut(), |name, value| {
         let value = match value {
-            FieldValue::Number(digits) => r.copy(digits.padded())?.get(..digits.length()),
+            FieldValue::Number(digits) => match digits.single() {
+                Some(digit) => Some(digit),
+                None => r.copy(digits.padded())?.get(..digits.length()),
+            },
             FieldValue::List(list) => Some(r.copy(list)?),
         };
         r.push_field(name, value.unwrap_or_default())

@@ -95,11 +95,14 @@ impl Store {
         store
     }
 
-    fn restart(&mut self) {
+    /// Kills it, and starts it again after a while; returns when that was.
+    fn restart(&mut self) -> Instant {
         self.redis.kill9();
         sleep(AWAY);
+        let began = Instant::now();
         self.redis.restart();
         self.client = RefCell::new(self.redis.client());
+        began
     }
 
     fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
@@ -151,12 +154,13 @@ impl Store {
     }
 
     /// The share of its core that it takes when nothing happens but that it is watched.
-    fn idle(&self) -> f64 {
+    fn idle(&self) -> Result<f64, Stop> {
         let (before, began) = (self.cpu(), Instant::now());
         while began.elapsed() < SETTLED {
+            stop::check()?;
             self.look();
         }
-        (self.cpu() - before) / SETTLED.as_secs_f64()
+        Ok((self.cpu() - before) / SETTLED.as_secs_f64())
     }
 }
 
@@ -216,7 +220,7 @@ impl<'a> Fleet<'a> {
         let mut nginx: Nginx = nginx.expect("an nginx");
         let reload = self.watch("reload", |_| nginx.signal(1))?;
         let restart = self.watch_restart()?;
-        Ok(vec![start, reload, restart, self.watch_refused()])
+        Ok(vec![start, reload, restart, self.watch_refused()?])
     }
 
     fn nginx(&self) -> Nginx {
@@ -243,8 +247,7 @@ impl<'a> Fleet<'a> {
 
     /// A restart of Redis. Workers may be there before it is known to serve.
     fn watch_restart(&mut self) -> Result<Phase, Stop> {
-        let began = Instant::now();
-        self.store.restart();
+        let began = self.store.restart();
         // Two connections are ours: one that found out whether it serves, and the one that watches.
         self.until_settled("restart", [2, 0], self.store.boot, began)
     }
@@ -271,8 +274,8 @@ impl<'a> Fleet<'a> {
         }
         let (seconds, cpu) = (began.elapsed().as_secs_f64(), store.cpu() - cpu);
         let now = store.accepted();
-        sleep(SETTLED);
-        let cpu = cpu - seconds * store.idle();
+        stop::sleep(SETTLED)?;
+        let cpu = cpu - seconds * store.idle()?;
         let resident = private_memory(store.redis.pid()).saturating_sub(store.empty_resident);
         let memory = Some(Memory { peak, later: store.memory(), resident });
         let [made, refused] = [0, 1].map(|i| now[i] - accepted[i]);
@@ -280,18 +283,27 @@ impl<'a> Fleet<'a> {
     }
 
     /// A while in which Redis has room for half of the workers.
-    fn watch_refused(&self) -> Phase {
+    fn watch_refused(&self) -> Result<Phase, Stop> {
         let (store, workers) = (&self.store, self.workers);
-        let (idle, before) = (store.idle(), store.accepted());
+        let (idle, before) = (store.idle()?, store.accepted());
         store.command::<()>(&["CONFIG", "SET", "maxclients", &(workers / 2).to_string()]);
         store.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         let (began, cpu) = (Instant::now(), store.cpu());
-        sleep(REFUSED);
+        stop::sleep(REFUSED)?;
         let (seconds, cpu) = (began.elapsed().as_secs_f64(), store.cpu() - cpu);
         let now = store.accepted();
         let [made, refused] = [0, 1].map(|i| now[i] - before[i]);
         let (name, cpu) = (self.title("room for half"), cpu - seconds * idle);
-        Phase { name, workers, made, refused, seconds, cpu, most: store.clients(), memory: None }
+        Ok(Phase {
+            name,
+            workers,
+            made,
+            refused,
+            seconds,
+            cpu,
+            most: store.clients(),
+            memory: None,
+        })
     }
 
     fn title(&self, name: &str) -> String {

@@ -121,13 +121,15 @@ fn figure_in(out: &Path) -> Option<u64> {
 
 /// The loads in which the module has become worse, as sentences.
 pub fn grown(figures: &Figures, committed: &Figures) -> Vec<String> {
-    let sentence = |(load, before): (&str, u64)| {
-        let now = figure(figures, load, MODULE)?;
+    let sentence = |load| {
+        let now = figure(figures, load, MODULE).expect("a figure of each load");
+        let Some(before) = figure(committed, load, MODULE) else {
+            return Some(format!("{load}: no figure is committed, see --update"));
+        };
         let has_grown = now as f64 > before as f64 * TOLERANCE;
         has_grown.then(|| format!("{load}: {now} instructions a request, {before} are committed"))
     };
-    let loads = committed.iter().map(|(load, _)| *load);
-    loads.filter_map(|load| sentence((load, figure(committed, load, MODULE)?))).collect()
+    figures.iter().filter_map(|(load, _)| sentence(load)).collect()
 }
 
 /// The figure of a variant under a load.

@@ -2,18 +2,20 @@
 
 use std::fs::{self, File};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::stop::{self, Stop};
-use harness::{Nginx, Process, Redis, mortal};
+use harness::{Nginx, Process, Redis, cpu_of_children, cpu_of_this, mortal};
 use tempfile::NamedTempFile;
 
-use crate::machine::{busy_seconds, cpu_seconds, on, own_cpu_seconds};
+use crate::machine::{busy_seconds, cpu_seconds, on};
 use crate::results::Record;
 
 /// The script of wrk.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk.lua");
+
+/// How often it is looked whether a load has ended.
+const TURN: Duration = Duration::from_millis(50);
 
 /// How keys are drawn: each as often as any other, or the k-th in proportion to 1 / k.
 #[derive(Clone, Copy)]
@@ -116,12 +118,11 @@ impl Watched {
     }
 
     fn used(&self) -> Used {
-        let (own, load) = own_cpu_seconds();
         Used {
             nginx: cpu_seconds(&self.nginx),
             redis: cpu_seconds(&self.redis),
-            load,
-            own,
+            load: cpu_of_children().as_secs_f64(),
+            own: cpu_of_this().as_secs_f64(),
             all: busy_seconds(),
             passed: self.since.elapsed().as_secs_f64(),
         }
@@ -208,11 +209,10 @@ fn run(words: &[String]) -> Result<String, Stop> {
     let mut process = Process::spawn_logged(mortal(&command, "KILL"), log)
         .unwrap_or_else(|error| panic!("cannot run {}: {error}", words[0]));
     let status = loop {
-        stop::check()?;
         if let Some(status) = process.ended() {
             break status;
         }
-        sleep(Duration::from_millis(10));
+        stop::sleep(TURN)?;
     };
     let text = fs::read_to_string(output.path()).expect("the output of a load");
     match status.success() {

@@ -68,14 +68,6 @@ pub fn cpu_seconds(pids: &[u32]) -> f64 {
     pids.iter().map(of).sum()
 }
 
-/// The CPU time of this process, and that of those that it has started and that have ended, in s.
-pub fn own_cpu_seconds() -> (f64, f64) {
-    let text = fs::read_to_string("/proc/self/stat").expect("this process");
-    let fields = text.rsplit_once(") ").expect("a name in parentheses").1;
-    let ticks: Vec<f64> = fields.split(' ').skip(11).take(4).map(|n| n.parse().unwrap()).collect();
-    ((ticks[0] + ticks[1]) / TICKS, (ticks[2] + ticks[3]) / TICKS)
-}
-
 /// The time that all cores have worked until now, for any process, and that the host has taken from them, in s.
 pub fn busy_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").expect("the times of the cores");

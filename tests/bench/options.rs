@@ -154,16 +154,21 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds a case, a scale or all of either.
+    /// Adds a case, a scale or all of either, once.
     fn add(&mut self, name: &str) -> Result<(), String> {
         match name {
-            "goals" => self.cases.extend(&CASES),
-            "scale" => self.scales.extend(&SCALES),
+            "goals" => CASES.iter().try_for_each(|case| self.add(case.name))?,
+            "scale" => SCALES.iter().try_for_each(|scale| self.add(scale.name))?,
             INSTRUCTIONS => self.instructions = true,
             _ => match (Case::find(name), Scale::find(name)) {
-                (Some(case), _) => self.cases.push(case),
-                (_, Some(scale)) => self.scales.push(scale),
-                _ => return Err(format!("no such case: {name}; there are {}", names())),
+                (Some(case), _) if self.cases.iter().all(|it| it.name != name) => {
+                    self.cases.push(case);
+                }
+                (_, Some(scale)) if self.scales.iter().all(|it| it.name != name) => {
+                    self.scales.push(scale);
+                }
+                (Some(_), _) | (_, Some(_)) => (),
+                (None, None) => return Err(format!("no such case: {name}; there are {}", names())),
             },
         }
         Ok(())

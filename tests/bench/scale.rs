@@ -15,7 +15,7 @@ use crate::servers::{Servers, start_deciding};
 /// The bytes that each key in Redis takes at most, to see whether they will fit.
 const BYTES_PER_KEY: u64 = 150;
 
-/// How long a command and its reply are under way to a Redis that is far away: 100 ms, as the title says.
+/// How long a command is under way to a Redis that is far away, and its reply again: together the 100 ms of the title.
 const ONE_WAY: Duration = Duration::from_millis(50);
 
 /// The key whose state is copied to all others.

@@ -92,7 +92,7 @@ pub struct Servers {
 impl Servers {
     /// How many connections from clients a worker and the load can have, with some files for the rest.
     pub fn most_connections() -> u64 {
-        machine::open_files() - 1000
+        machine::open_files().saturating_sub(1000)
     }
 
     /// A Redis that keeps nothing.
@@ -105,6 +105,7 @@ impl Servers {
         let files = machine::open_files();
         Conf::new()
             .workers(1)
+            .errors_only()
             .wrapper(machine::on(&self.pinning.nginx))
             .main(&format!("worker_rlimit_nofile {files};"))
             .connections(files.min(CONNECTIONS) as usize)

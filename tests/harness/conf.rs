@@ -131,6 +131,12 @@ impl Conf {
         self
     }
 
+    /// Writes no more than errors to the error log.
+    pub fn errors_only(mut self) -> Self {
+        self.log_level = "error";
+        self
+    }
+
     /// Loads another module of the distribution's nginx, before this one.
     pub fn load(mut self, name: &str) -> Self {
         append(&mut self.modules, &format!("load_module {DISTRIBUTION}/{name}.so;"));

@@ -66,7 +66,7 @@ pub use redis::{Home, Redis, servers};
 pub use remote::Remote;
 pub use sentinel::{MASTER_NAME, SentinelConf, Sentinels};
 pub use tls::{Authority, Identity, Recorder};
-pub use usage::{Usage, allocations, wakes};
+pub use usage::{Usage, allocations, cpu_of_children, cpu_of_this, wakes};
 
 /// How long anything may take that should happen at once, on a machine that is as busy as can be. A test
 /// that passes waits for events, and never so long.

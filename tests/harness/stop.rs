@@ -5,12 +5,15 @@ use std::panic::{self, UnwindSafe, resume_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::holds_within;
 
 /// How long a signal waits for what is under way.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a signal has come: rarely, as what is measured may have the same core.
+const TURN: Duration = Duration::from_millis(50);
 
 /// Why a tool ends.
 pub enum Stop {
@@ -85,6 +88,16 @@ pub fn check() -> Result<(), Stop> {
     }
 }
 
+/// Sleeps for so long, unless a signal comes.
+pub fn sleep(time: Duration) -> Result<(), Stop> {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        check()?;
+        thread::sleep(TURN.min(time.saturating_sub(start.elapsed())));
+    }
+    Ok(())
+}
+
 /// Does what may take a while. After a signal it has a grace, so that what it has started ends in order; else that ends with
 /// this process.
 pub fn unless_stopped<T: Send + 'static>(
@@ -92,7 +105,7 @@ pub fn unless_stopped<T: Send + 'static>(
 ) -> Result<T, Stop> {
     let worker = thread::spawn(work);
     while !worker.is_finished() && check().is_ok() {
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(TURN);
     }
     let is_done = holds_within(GRACE, || worker.is_finished());
     let result = is_done.then(|| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::library::Library;
 
@@ -57,6 +59,27 @@ fn counts(pid: u32) -> Option<[u64; 3]> {
 pub fn allocations(pid: u32) -> u64 {
     let [_, _, allocations] = counts(pid).expect("a process that counts its blocks");
     allocations
+}
+
+/// The CPU time of this process.
+pub fn cpu_of_this() -> Duration {
+    cpu_time(libc::RUSAGE_SELF)
+}
+
+/// The CPU time of the processes that this one has started, and that have ended.
+pub fn cpu_of_children() -> Duration {
+    cpu_time(libc::RUSAGE_CHILDREN)
+}
+
+fn cpu_time(who: i32) -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `rusage`, for which there is room.
+    let result = unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
+    assert_eq!(result, 0, "getrusage");
+    // SAFETY: it consists of numbers, so that zeros are one too.
+    let usage = unsafe { usage.assume_init() };
+    let micros = |time: libc::timeval| (1_000_000 * time.tv_sec + time.tv_usec).unsigned_abs();
+    Duration::from_micros(micros(usage.ru_utime) + micros(usage.ru_stime))
 }
 
 /// How often the process `pid` was woken since it has started.

@@ -33,6 +33,8 @@ enum Outcome {
         panic: String,
     },
     NotFound,
+    /// The simulation failed, and no promise did.
+    Broken,
     DoesNotApply,
     DoesNotCompile,
 }
@@ -44,6 +46,7 @@ impl Display for Outcome {
                 write!(f, "found in {:>2} s: {panic}", after.as_secs())
             }
             Self::NotFound => f.write_str("NOT FOUND"),
+            Self::Broken => f.write_str("fails without a panic"),
             Self::DoesNotApply => f.write_str("does not apply"),
             Self::DoesNotCompile => f.write_str("does not compile"),
         }
@@ -107,9 +110,14 @@ impl Search<'_> {
         let started = Instant::now();
         let is_found = !self.cargo("test", &["fleet::quality", "--", "--nocapture"])?
             || !self.cargo("run", &["--", "--seed", "1", "--minutes", "1"])?;
-        Ok(match is_found {
-            true => Outcome::Found { after: started.elapsed(), panic: self.panic() },
-            false => Outcome::NotFound,
+        let after = started.elapsed();
+        Ok(match (is_found, self.panic()) {
+            (true, Some(panic)) => Outcome::Found { after, panic },
+            (true, None) => {
+                self.show_log();
+                Outcome::Broken
+            }
+            (false, _) => Outcome::NotFound,
         })
     }
 
@@ -169,11 +177,11 @@ impl Search<'_> {
         eprint!("{}", self.log());
     }
 
-    /// The first line of the first panic in the log.
-    fn panic(&self) -> String {
+    /// The first line of the first panic in the log, if there is one.
+    fn panic(&self) -> Option<String> {
         let log = self.log();
         let mut lines = log.lines();
-        lines.find(|line| line.starts_with("thread ") && line.contains(" panicked at "));
-        lines.next().unwrap_or_default().chars().take(SHOWN).collect()
+        lines.find(|line| line.starts_with("thread ") && line.contains(" panicked at "))?;
+        Some(lines.next()?.chars().take(SHOWN).collect())
     }
 }

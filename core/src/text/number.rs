@@ -48,6 +48,13 @@ impl Digits {
         self
     }
 
+    /// The text of a number below ten, such as what remains after a rejection: it is there already, and needs no copy.
+    #[inline]
+    pub fn single(&self) -> Option<&'static [u8]> {
+        let digit = usize::try_from(self.number).ok()?;
+        b"0123456789".get(digit..=digit)
+    }
+
     /// The text of the number, and behind it anything: to copy a fixed length takes a few instructions, any other length a call.
     pub fn padded(&self) -> &[u8; MAX_DIGITS] {
         &self.digits
@@ -109,7 +116,10 @@ mod tests {
         fn digits_are_those_of_the_number(numbers in proptest::collection::vec(0..3_u64, 0..20), most: u64) {
             let (mut digits, mut out, mut expected) = (Digits::ZERO, Vec::new(), String::new());
             for number in numbers.into_iter().flat_map(|number| [number, number, most]) {
-                out.extend_from_slice(digits.of(number).text());
+                let digits = digits.of(number);
+                prop_assert!(digits.single().is_none_or(|single| single == digits.text()));
+                prop_assert_eq!(digits.single().is_some(), number < 10);
+                out.extend_from_slice(digits.text());
                 expected += &number.to_string();
             }
             prop_assert_eq!(String::from_utf8(out).unwrap(), expected);

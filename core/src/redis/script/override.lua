@@ -84,5 +84,5 @@ local function keep(decide, key, state, expiry, now, limit, period, count, recor
   end
   -- rounded as in write.lua
   expiry = math.max(expiry, ends, now + 1)
-  redis.call('SET', key, state .. record, 'PXAT', string.format('%d', math.ceil(expiry / 1000)))
+  redis.call('SET', key, state .. record, 'PXAT', string.format('%d', (expiry + -expiry % 1000) / 1000))
 end

@@ -1,5 +1,6 @@
 -- Writes new to the key, for as long as it counts, and record, which counts for other lines, until it ends. Some servers
 -- delete a key at the start of the millisecond that is given, and do not store what is to expire in the present one.
+-- -a % b is what is missing from a to a multiple of b.
 if expiry <= now then
   expiry = now + 1
 end
